@@ -24,6 +24,7 @@
 #include "ops/lookup/fused_lookups.h"
 #include "ops/lookup/sparse_row_index.h"
 #include "ops/lookup/step_keys.h"
+#include "ops/table/refresh_clock.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -78,8 +79,9 @@ class TableLookupOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("keys", &keys));
 
     OP_REQUIRES_OK(context, CheckDim(*table, dim_));
+    const StepTime::Ptr time = StepTime::Of(context, table->clock());
     TableReader reader;
-    OP_REQUIRES_OK(context, reader.Open(table.get()));
+    OP_REQUIRES_OK(context, reader.Open(table.get(), time.get()));
 
     TensorShape shape;
     OP_REQUIRES_OK(context, ValuesShape(*keys, table->table().dim(), &shape));
@@ -89,12 +91,14 @@ class TableLookupOp : public OpKernel {
     float* const out = values->flat<float>().data();
     const StepKeys::Ptr step_keys = StepKeys::ForLookup(context, *table, *keys);
     const ParallelFor threads = OpThreads(context);
-    if (step_keys != nullptr &&
+    if (step_keys != nullptr && !reader.reads_past() &&
         step_keys->Lookup(table.get(), *keys, unknown_, out, threads)) {
       return;
     }
-    table->table().Lookup(keys->flat<int64_t>().data(), keys->NumElements(),
-                          unknown_, out, threads);
+    const int64_t* const data = keys->flat<int64_t>().data();
+    const auto n = static_cast<size_t>(keys->NumElements());
+    table->table().Lookup(data, n, unknown_, out, threads);
+    reader.Correct(data, n, unknown_, out);
   }
 
  private:
@@ -105,6 +109,7 @@ class TableLookupOp : public OpKernel {
 // One lookup of a TableGroupLookup.
 struct GroupedLookup : KeyRows {
   TablePtr table;
+  TableReader reader;
   int dim = 0;
   Combiner combiner = Combiner::kSum;
   UnknownKey unknown = UnknownKey::kInitial;
@@ -151,6 +156,14 @@ void HandOverLong(const ParallelFor& parallel,
   parallel(n, cycles / n, read);
 }
 
+// Writes what keys (n) read to `out` (n, dim).
+void CopyRows(const GroupedLookup& lookup, const int64_t* keys, size_t n,
+              float* out) {
+  const RowReader reader(lookup.table->table(), keys, n);
+  reader.Copy(keys, n, lookup.unknown, out);
+  lookup.reader.Correct(keys, n, lookup.unknown, out);
+}
+
 // Combines the rows of keys [begin, end), which begin and end with a row of the
 // output. Also writes the empty rows before them.
 void CombineRows(const GroupedLookup& lookup, int64_t begin, int64_t end,
@@ -163,20 +176,42 @@ void CombineRows(const GroupedLookup& lookup, int64_t begin, int64_t end,
             });
 }
 
-// The same for all keys, which are handed over. False, with nothing done: that
-// is not possible. Throws std::bad_alloc.
-bool CombineHandedOver(const GroupedLookup& lookup) {
+// The same for keys whose values read(values) writes to values (end - begin,
+// dim). False, with nothing done, if it returns false. Throws std::bad_alloc.
+template <typename Read>
+bool CombineCopies(const GroupedLookup& lookup, int64_t begin, int64_t end,
+                   const Read& read) {
   const int64_t dim = lookup.dim;
   const std::unique_ptr<float[]> values(
-      new float[static_cast<size_t>(lookup.n * dim)]);
-  if (!HandOver(lookup, values.get(), SerialFor)) return false;
-  CombineRows(lookup, 0, lookup.n,
-              [&](int64_t begin, int64_t end, const float** rows) {
-                for (; begin < end; ++begin) {
-                  *rows++ = values.get() + begin * dim;
+      new float[static_cast<size_t>((end - begin) * dim)]);
+  if (!read(values.get())) return false;
+  CombineRows(lookup, begin, end,
+              [&](int64_t first, int64_t last, const float** rows) {
+                for (; first < last; ++first) {
+                  *rows++ = values.get() + (first - begin) * dim;
                 }
               });
   return true;
+}
+
+// The same for keys (end - begin), read where they are or, if they must be
+// corrected, from copies.
+void CombineRead(const GroupedLookup& lookup, const int64_t* keys,
+                 int64_t begin, int64_t end) {
+  const auto n = static_cast<size_t>(end - begin);
+  if (lookup.reader.reads_past()) {
+    CombineCopies(lookup, begin, end, [&](float* values) {
+      CopyRows(lookup, keys, n, values);
+      return true;
+    });
+    return;
+  }
+  const RowReader reader(lookup.table->table(), keys, n);
+  CombineRows(
+      lookup, begin, end, [&](int64_t first, int64_t last, const float** rows) {
+        reader.Rows(keys + (first - begin), static_cast<size_t>(last - first),
+                    lookup.unknown, rows);
+      });
 }
 
 // Computes units [begin, end) of a lookup. Unit i < n is key i; unit n stands
@@ -195,22 +230,17 @@ void ReadUnits(const GroupedLookup& lookup, int64_t begin, int64_t end) {
     }
     const size_t n = static_cast<size_t>(end - begin);
     const KeyCopy keys(lookup.keys + begin, n);
-    const RowReader reader(lookup.table->table(), keys.data(), n);
-    reader.Copy(keys.data(), n, lookup.unknown, lookup.out + begin * dim);
+    CopyRows(lookup, keys.data(), n, lookup.out + begin * dim);
     return;
   }
   lookup.ids.ToWholeRows(&begin, &end);
-  if (begin < end &&
-      (lookup.step_keys == nullptr || !CombineHandedOver(lookup))) {
-    const size_t n = static_cast<size_t>(end - begin);
-    const KeyCopy keys(lookup.keys + begin, n);
-    const RowReader reader(lookup.table->table(), keys.data(), n);
-    CombineRows(lookup, begin, end,
-                [&](int64_t first, int64_t last, const float** rows) {
-                  reader.Rows(keys.data() + (first - begin),
-                              static_cast<size_t>(last - first), lookup.unknown,
-                              rows);
-                });
+  const auto hand_over = [&](float* values) {
+    return HandOver(lookup, values, SerialFor);
+  };
+  if (begin < end && (lookup.step_keys == nullptr ||
+                      !CombineCopies(lookup, begin, end, hand_over))) {
+    const KeyCopy keys(lookup.keys + begin, static_cast<size_t>(end - begin));
+    CombineRead(lookup, keys.data(), begin, end);
   }
   if (has_last_unit) {
     WriteLastRows(lookup.ids, lookup.rows, dim, lookup.out);
@@ -248,14 +278,11 @@ class TableGroupLookupOp : public OpKernel {
 
     const int n = static_cast<int>(dims_.size());
     std::vector<GroupedLookup> lookups(n);
-    std::vector<TableReader> readers(n);
     std::vector<TensorShape> shapes(n);
+    OP_REQUIRES_OK(context, OpenTables(context, tables, &lookups));
     OneKeyPerRow one_key_per_row;  // The inputs live as long as it does.
     for (int i = 0; i < n; ++i) {
       GroupedLookup& lookup = lookups[i];
-      OP_REQUIRES_OK(context, FindTable(context, tables[i], &lookup.table));
-      OP_REQUIRES_OK(context, CheckDim(*lookup.table, dims_[i]));
-      OP_REQUIRES_OK(context, readers[i].Open(lookup.table.get()));
       lookup.dim = lookup.table->table().dim();
       lookup.combiner = combiners_[i];
       lookup.unknown = unknowns_[i];
@@ -271,8 +298,9 @@ class TableGroupLookupOp : public OpKernel {
       OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
                                   {lookup.rows, lookup.dim}, &shapes[i]));
       // If rows are combined, long lists would gain nothing.
-      if (lookup.one_key_per_row ||
-          (lookup.n < kShortList && lookup.n * lookup.dim <= kMostCombined)) {
+      if (!lookup.reader.reads_past() &&
+          (lookup.one_key_per_row ||
+           (lookup.n < kShortList && lookup.n * lookup.dim <= kMostCombined))) {
         lookup.tensor = &keys[i];
         lookup.step_keys = StepKeys::ForLookup(context, *lookup.table, keys[i]);
       }
@@ -302,6 +330,21 @@ class TableGroupLookupOp : public OpKernel {
   }
 
  private:
+  // Finds and opens the tables of lookups.
+  Status OpenTables(OpKernelContext* context, const OpInputList& handles,
+                    std::vector<GroupedLookup>* lookups) const {
+    StepTime::Ptr time;
+    for (size_t i = 0; i < lookups->size(); ++i) {
+      GroupedLookup& lookup = (*lookups)[i];
+      TF_RETURN_IF_ERROR(
+          FindTable(context, handles[static_cast<int>(i)], &lookup.table));
+      TF_RETURN_IF_ERROR(CheckDim(*lookup.table, dims_[i]));
+      if (time == nullptr) time = StepTime::Of(context, lookup.table->clock());
+      TF_RETURN_IF_ERROR(lookup.reader.Open(lookup.table.get(), time.get()));
+    }
+    return Status();
+  }
+
   std::vector<int64_t> dims_;
   std::vector<Combiner> combiners_;
   std::vector<UnknownKey> unknowns_;

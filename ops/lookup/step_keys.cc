@@ -2,9 +2,8 @@
 // Implements step_keys.h.
 #include "ops/lookup/step_keys.h"
 
-#include "absl/status/status.h"
 #include "ops/core/table/embedding_table.h"
-#include "tensorflow/core/framework/resource_mgr.h"
+#include "ops/kernel/step_resource.h"
 
 namespace rec_estimator {
 
@@ -12,20 +11,7 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 
 StepKeys::Ptr StepKeys::Of(OpKernelContext* context) {
-  tensorflow::ScopedStepContainer* const container = context->step_container();
-  StepKeys* keys = nullptr;
-  if (container == nullptr ||
-      !container
-           ->LookupOrCreate<StepKeys>(context->resource_manager(), "step_keys",
-                                      &keys,
-                                      [](StepKeys** created) {
-                                        *created = new StepKeys;
-                                        return absl::Status();
-                                      })
-           .ok()) {
-    return nullptr;
-  }
-  return Ptr(keys);
+  return ResourceOfStep<StepKeys>(context, "step_keys");
 }
 
 StepKeys::KeyTensor* StepKeys::FindOrAdd(const Tensor& keys) {

@@ -52,8 +52,7 @@ class StepKeys : public tensorflow::ResourceBase {
   // The object of the running step; null if the step has none.
   static Ptr Of(tensorflow::OpKernelContext* context);
 
-  // TSan does not see the lock of TensorFlow under which one kernel creates
-  // this and another one finds it at the same time. It sees this lock.
+  // For TSan: see ResourceOfStep.
   StepKeys() { const std::lock_guard<std::mutex> lock(mutex_); }
 
   std::string DebugString() const override { return "keys of a step"; }

@@ -49,8 +49,9 @@ REGISTER_OP("RecEstimator>ModelRefresh")
 Brings the tables and variables of a model from one checkpoint to the next, whose changes a delta holds.
 
 The delta is read and verified, and memory allocated, before anything changes. Then each table changes at one
-moment, so that a lookup reads all of it before or all of it after. After an error nothing has changed. Two refreshes
-run one after the other.
+moment, so that a lookup reads all of it before or all of it after. A step reads all tables that are `refreshable`
+(TableHandle) before or all of them after, as it read the first one. After an error nothing has changed. Two refreshes run
+one after the other.
 
 A delta fits if it names the checkpoint of the model and the identity of its index. After a restore, that is the
 base checkpoint, and after a refresh it is the delta.

@@ -16,6 +16,7 @@
 #include "ops/core/table/embedding_table.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
+#include "ops/table/refresh_clock.h"
 #include "ops/table/slot_attributes.h"
 #include "ops/table/table_resource.h"
 #include "ops/table/table_storage.h"
@@ -175,6 +176,10 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
                         " with values of 16 or 8 bits, got ", dim_,
                         "; leave value_dtype out"));
     OP_REQUIRES_OK(context, storage_.Read(context));
+    OP_REQUIRES_OK(context, context->GetAttr("refreshable", &is_refreshable_));
+    if (is_refreshable_) {
+      OP_REQUIRES_OK(context, RefreshClock::Find(context, &clock_));
+    }
   }
 
   // Makes a handle only once for each table: a handle is several strings, and
@@ -211,7 +216,7 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
     return OrStatus(name, [&] {
       TablePtr table(new TableResource(name, static_cast<int>(dim_),
                                        default_value_, version_unit_, filter_,
-                                       rules_, storage_));
+                                       rules_, storage_, clock_.get()));
       TF_RETURN_IF_ERROR(storage_.Open(table->name(), &table->table()));
       *resource = table.release();
       return Status();
@@ -238,6 +243,10 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
     }
     if (resource->version_unit() != version_unit_) {
       return must_be("version_unit", resource->version_unit(), version_unit_);
+    }
+    const bool is_refreshable = resource->clock() != nullptr;
+    if (is_refreshable != is_refreshable_) {
+      return must_be("refreshable", is_refreshable, is_refreshable_);
     }
     const FilterSpec& filter = table.filter();
     if (filter.threshold != filter_.threshold) {
@@ -285,6 +294,8 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
   FilterSpec filter_;
   RowRules rules_;
   TableStorage storage_;
+  bool is_refreshable_ = false;
+  RefreshClock::Ptr clock_;  // Null if it is not refreshable.
   tensorflow::mutex handle_mutex_;
   Tensor handle_ TF_GUARDED_BY(handle_mutex_);  // No elements: it was not made.
 };
@@ -446,8 +457,9 @@ class PerKeyOp : public OpKernel {
     OP_REQUIRES_OK(context, FindTable(context, &table));
     const Tensor* keys;
     OP_REQUIRES_OK(context, context->input("keys", &keys));
+    const StepTime::Ptr time = StepTime::Of(context, table->clock());
     TableReader reader;
-    OP_REQUIRES_OK(context, reader.Open(table.get()));
+    OP_REQUIRES_OK(context, reader.Open(table.get(), time.get()));
 
     Tensor* out;
     OP_REQUIRES_OK(context,
@@ -455,11 +467,11 @@ class PerKeyOp : public OpKernel {
 
     const size_t n = static_cast<size_t>(keys->NumElements());
     const KeyCopy copy(keys->flat<int64_t>().data(), n);
-    Read(table->table(), copy.data(), n, out->flat<T>().data());
+    Read(table->table(), reader, copy.data(), n, out->flat<T>().data());
   }
 
  private:
-  virtual void Read(const EmbeddingTable& table,
+  virtual void Read(const EmbeddingTable& table, const TableReader& reader,
                     const int64_t* keys,  // (n)
                     size_t n,
                     T* out) const = 0;  // (n)
@@ -473,7 +485,8 @@ class TableFrequenciesOp : public PerKeyOp<int64_t> {
       : PerKeyOp(context, "frequencies") {}
 
  private:
-  void Read(const EmbeddingTable& table, const int64_t* keys, size_t n,
+  void Read(const EmbeddingTable& table, const TableReader&,
+            const int64_t* keys, size_t n,
             int64_t* frequencies) const override {
     table.Frequencies(keys, n, frequencies);
   }
@@ -485,8 +498,8 @@ class TableVersionsOp : public PerKeyOp<int64_t> {
       : PerKeyOp(context, "versions") {}
 
  private:
-  void Read(const EmbeddingTable& table, const int64_t* keys, size_t n,
-            int64_t* versions) const override {
+  void Read(const EmbeddingTable& table, const TableReader&,
+            const int64_t* keys, size_t n, int64_t* versions) const override {
     table.Versions(keys, n, versions);
   }
 };
@@ -538,9 +551,10 @@ class TableContainsOp : public PerKeyOp<bool> {
       : PerKeyOp(context, "owns_row") {}
 
  private:
-  void Read(const EmbeddingTable& table, const int64_t* keys, size_t n,
-            bool* owns_row) const override {
+  void Read(const EmbeddingTable& table, const TableReader& reader,
+            const int64_t* keys, size_t n, bool* owns_row) const override {
     table.Contains(keys, n, owns_row);
+    reader.Correct(keys, n, owns_row);
   }
 };
 

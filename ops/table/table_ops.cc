@@ -60,6 +60,7 @@ REGISTER_OP("RecEstimator>TableHandle")
     .Attr("version_unit: {'', 'step', 'second'} = ''")
     .Attr("value_dtype: {float, bfloat16, half, uint8} = DT_FLOAT")
     .Attr("rounding_seed: int = 0")
+    .Attr("refreshable: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -97,6 +98,8 @@ value_dtype: How values are stored. Lookups give float32 and steps compute in fl
   rounded stochastically. With uint8, a row has a byte for each element, a scale and an offset; such a table is that of an
   export and cannot be trained. dim is at most 2048 unless it is float. Slots are float32 always.
 rounding_seed: What tells the random bits of this rounding apart from those of other tables; that of all shards of a table.
+refreshable: Whether each step reads one state of this table and of the others that are refreshable, although ModelRefresh
+  changes them meanwhile.
 )doc");
 
 REGISTER_OP("RecEstimator>TableInitialize")

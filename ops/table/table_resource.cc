@@ -2,13 +2,17 @@
 // Implements table_resource.h.
 #include "ops/table/table_resource.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <list>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/core/step/past_rows.h"
 #include "ops/kernel/errors.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -59,6 +63,7 @@ void TableResource::BeginReplacement() {
   refreshed_to_.reset();
   ready_.store(false);
   const std::lock_guard<SharedMutex> lock(read_mutex_);
+  kept_.clear();
 }
 
 void TableResource::LetWriterIn() const {
@@ -70,6 +75,29 @@ void TableResource::LetWriterIn() const {
          std::chrono::steady_clock::now() < until) {
     std::this_thread::yield();
   }
+}
+
+size_t TableResource::MostKept() const {
+  // So a step that does not end adds a quarter to the memory of a large table.
+  constexpr size_t kFew = size_t{1} << 16;
+  return std::max(kFew, static_cast<size_t>(table_.size()) / 4);
+}
+
+void TableResource::EndKept(int64_t oldest, size_t most,
+                            std::list<KeptRows>* ended) {
+  size_t rows = 0;
+  auto needed = kept_.end();
+  while (needed != kept_.begin()) {
+    const auto before = std::prev(needed);
+    rows += before->rows->size();
+    // The last ones are in memory anyway.
+    const bool are_too_many = rows > most && needed != kept_.end();
+    if (before->until <= oldest || are_too_many) break;
+    needed = before;
+  }
+  if (needed == kept_.begin()) return;
+  readable_from_ = std::prev(needed)->until;
+  ended->splice(ended->end(), kept_, kept_.begin(), needed);
 }
 
 Status CheckInitialized(TableResource& table, const char* use) {
@@ -87,12 +115,33 @@ Status CheckInitialized(TableResource& table, const char* use) {
       "frozen graph has no rows, export with portable=True instead");
 }
 
-Status TableReader::Open(TableResource* table) {
+Status TableReader::Open(TableResource* table, const StepTime* time) {
   if (table->is_closing_.load(std::memory_order_relaxed)) {
     table->LetWriterIn();
   }
   lock_ = std::shared_lock<SharedMutex>(table->read_mutex_);
-  return CheckInitialized(*table, "it is read");
+  TF_RETURN_IF_ERROR(CheckInitialized(*table, "it is read"));
+  if (time == nullptr) return Status();
+  if (time->time() < table->readable_from_) {
+    return Aborted("table ", table->name(),
+                   " must keep what a step reads until the step ends, got one "
+                   "during which refreshes have replaced too many rows; run it "
+                   "again");
+  }
+  for (auto kept = table->kept_.rbegin();
+       kept != table->kept_.rend() && kept->until > time->time(); ++kept) {
+    past_.push_back(kept->rows.get());
+  }
+  return Status();
+}
+
+void TableReader::Correct(const int64_t* keys, size_t n, UnknownKey unknown,
+                          float* out) const {
+  for (const PastRows* past : past_) past->Correct(keys, n, unknown, out);
+}
+
+void TableReader::Correct(const int64_t* keys, size_t n, bool* owns_row) const {
+  for (const PastRows* past : past_) past->Correct(keys, n, owns_row);
 }
 
 Status CheckDim(TableResource& table, int64_t dim) {

@@ -5,7 +5,10 @@
 #define REC_ESTIMATOR_OPS_TABLE_TABLE_RESOURCE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <list>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -17,10 +20,12 @@
 #include "absl/status/status.h"
 #include "ops/core/base/shared_mutex.h"
 #include "ops/core/rows/row_survey.h"
+#include "ops/core/rows/table_spec.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/hand_over_policy.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/storage_status.h"
+#include "ops/table/refresh_clock.h"
 #include "ops/table/table_storage.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
@@ -28,6 +33,8 @@
 #include "tensorflow/core/platform/refcount.h"
 
 namespace rec_estimator {
+
+class PastRows;
 
 // The units of versions: what the difference of two versions counts.
 inline constexpr char kSteps[] = "step";      // Global steps.
@@ -47,19 +54,31 @@ struct RefreshedTo {
   int64_t step = 0;        // Its global step.
 };
 
+// What a refresh has replaced in a table, for the steps that read it as it was
+// before `until` (refresh_clock.h).
+struct KeptRows {
+  int64_t until = 0;
+  std::shared_ptr<const PastRows> rows;
+};
+
 // A table in a session's resource manager. As thread-safe as EmbeddingTable.
 class TableResource : public tensorflow::ResourceBase {
  public:
   // version_unit: the unit of the versions that steps write. '': unknown,
-  // because the graph does not train.
+  // because the graph does not train. clock: of its refreshes; nullptr: it has
+  // none, or steps may see one table before a refresh and another one after it.
   TableResource(std::string name, int dim, float default_value,
                 std::string version_unit, const FilterSpec& filter,
-                const RowRules& rules, TableStorage storage)
+                const RowRules& rules, TableStorage storage,
+                RefreshClock* clock)
       : name_(std::move(name)),
         default_value_(default_value),
         version_unit_(std::move(version_unit)),
         storage_(std::move(storage)),
-        table_(dim, default_value, filter, rules) {}
+        clock_(clock),
+        table_(dim, default_value, filter, rules) {
+    if (clock != nullptr) clock->Ref();
+  }
 
   std::string DebugString() const override;
   int64_t MemoryUsed() const override { return table_.memory_bytes(); }
@@ -75,6 +94,7 @@ class TableResource : public tensorflow::ResourceBase {
   }
   void set_restored_unit(std::string unit) { restored_unit_ = std::move(unit); }
   const TableStorage& storage() const { return storage_; }
+  RefreshClock* clock() const { return clock_.get(); }
   EmbeddingTable& table() { return table_; }
 
   // Held exclusively while all rows are replaced, which takes several calls of
@@ -87,8 +107,8 @@ class TableResource : public tensorflow::ResourceBase {
   // replaced, and if that failed.
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   void set_ready() { ready_.store(true, std::memory_order_release); }
-  // Makes the table not ready and waits until nobody reads it. The caller holds
-  // replace_mutex exclusively.
+  // Makes the table not ready, waits until nobody reads it and ends what
+  // refreshes have kept. The caller holds replace_mutex exclusively.
   void BeginReplacement();
   // How many replacements have begun.
   int64_t replacements() const { return replacements_.load(); }
@@ -101,6 +121,20 @@ class TableResource : public tensorflow::ResourceBase {
     const std::lock_guard<SharedMutex> lock(read_mutex_);
     is_closing_.store(false, std::memory_order_relaxed);
     work();
+  }
+  // Calls exchange() without readers, and keeps the one element of *replaced,
+  // which exchange() has set. Moves to *replaced what no step that reads at the
+  // time `oldest` or later needs, and the oldest ones of too many rows. The
+  // caller holds replace_mutex. Cannot fail.
+  template <typename Exchange>
+  void ExchangeRows(int64_t oldest, const Exchange& exchange,
+                    std::list<KeptRows>* replaced) {
+    const size_t most = MostKept();
+    WithoutReaders([&] {
+      exchange();
+      kept_.splice(kept_.end(), *replaced);
+      EndKept(oldest, most, replaced);
+    });
   }
 
   // Empty before the first refresh after a replacement. The caller holds
@@ -125,16 +159,25 @@ class TableResource : public tensorflow::ResourceBase {
   // lookups would hold it up.
   void LetWriterIn() const;
 
+  // How many rows steps may make the table keep.
+  size_t MostKept() const;
+  void EndKept(int64_t oldest, size_t most, std::list<KeptRows>* ended);
+
   const std::string name_;  // The handle's shared_name, for messages.
   const float default_value_;
   const std::string version_unit_;
   std::string restored_unit_ = kSteps;  // Guarded by replace_mutex_.
   const TableStorage storage_;
+  const RefreshClock::Ptr clock_;
   EmbeddingTable table_;
   std::shared_mutex replace_mutex_;
   // Held shared by readers. They do not take replace_mutex, because they refuse
   // a table that is being replaced instead of waiting for it.
   SharedMutex read_mutex_;
+  // What steps may still read, by time. Guarded by read_mutex_.
+  std::list<KeptRows> kept_;
+  // Steps of an earlier time cannot read the table. Guarded by read_mutex_.
+  int64_t readable_from_ = 0;
   std::atomic<bool> ready_{false};
   // Whether WithoutReaders waits for readers.
   std::atomic<bool> is_closing_{false};
@@ -164,11 +207,21 @@ absl::Status CheckInitialized(TableResource& table, const char* use);
 // Reads of a table: while a TableReader lives, the rows are not replaced.
 class TableReader {
  public:
-  // Fails as CheckInitialized does.
-  absl::Status Open(TableResource* table);
+  // Fails as CheckInitialized does, and with Aborted if the rows that the step
+  // must read are gone. time: of the step; its results must be given to Correct
+  // if reads_past(). nullptr: the table is read as it is.
+  absl::Status Open(TableResource* table, const StepTime* time = nullptr);
+
+  // Whether the table was refreshed since the time.
+  bool reads_past() const { return !past_.empty(); }
+  // Change results of reads to those of the time, as PastRows::Correct.
+  void Correct(const int64_t* keys, size_t n, UnknownKey unknown,
+               float* out) const;
+  void Correct(const int64_t* keys, size_t n, bool* owns_row) const;
 
  private:
   std::shared_lock<SharedMutex> lock_;
+  std::vector<const PastRows*> past_;  // The newest first.
 };
 
 // InvalidArgument unless attribute dim is the table's.

@@ -25,7 +25,7 @@ from google.protobuf import text_format
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from rec_estimator import _ops
-from rec_estimator._tensorflow import saving
+from rec_estimator._tensorflow import graphs, saving
 from rec_estimator.checkpoint.files import identity_of, is_local
 from rec_estimator.checkpoint.format.bundle import Index
 from rec_estimator.serving.staging import staged
@@ -118,6 +118,8 @@ def add_refresh(has_own_saver: bool) -> None:
             "with rows on disk, which cannot be exchanged at one moment; leave its storage option "
             "out in ModeKeys.PREDICT"
         )
+    for shard in shards:
+        graphs.set_attr(shard.handle.op, "refreshable", tf.AttrValue(b=True))
     variables = _variables(base)
     with tf.device("/device:CPU:0"), tf.name_scope(REFRESH):
         delta = tf.placeholder(tf.string, [], "delta")

@@ -24,6 +24,7 @@ import traceback
 
 import numpy as np
 import shared_tables
+import table_reads
 import tensorflow.compat.v1 as tf
 from fuzz import changing_inputs, fuzz_calls
 
@@ -216,7 +217,8 @@ def refreshes(work):
     estimator.train(input_fn, max_steps=12, hooks=[hook])
     published = rec.serving.read_manifest(str(folder))
     assert len(published["deltas"]) > 3, published
-    with rec.serving.load_predictor(str(folder / published["base"])) as predict:
+    base = str(folder / published["base"])
+    with rec.serving.load_predictor(base) as predict:
 
         def refresh():
             for delta in published["deltas"]:
@@ -227,6 +229,33 @@ def refreshes(work):
                 predict({"user": [3, 4], "item": [5, 6], "history": [[1, 2, 3], [4, 5, 6]]})
 
         work.run_together([refresh] + [request] * THREADS)
+    refresh_running_steps(work, base, [delta["name"] for delta in published["deltas"]])
+
+
+def refresh_running_steps(work, base, deltas):
+    """Applies deltas while steps that began before each of them read the tables again."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        signature = tf.saved_model.load(session, ["serve"], base).signature_def["refresh"]
+        delta, step = signature.inputs["delta"].name, signature.outputs["step"].name
+        running = threading.Semaphore(0)
+
+        def wait():
+            running.release()
+            time.sleep(0.01)
+
+        reads = table_reads.TableReads(session, np.arange(20), wait)
+
+        def refresh():
+            for name in deltas:
+                running.acquire(timeout=1)
+                session.run(step, {delta: name})
+
+        def read():
+            for _ in range(work.rounds):
+                before, after = reads.run()
+                tf.nest.map_structure(np.testing.assert_array_equal, after, before)
+
+        work.run_together([refresh] + [read] * THREADS)
 
 
 def main():

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refreshable models over time, and in TensorFlow 2."""
 
+import contextlib
 import json
 import os
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -77,35 +79,56 @@ def resident():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@contextlib.contextmanager
+def requests_all_the_time(served, ids):
+    """Requests of which each keeps what the refreshes beside it replace."""
+    ended = threading.Event()
+
+    def ask():
+        while not ended.is_set():
+            served.predict(ids)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        asking.join()
+
+
 @pytest.mark.slow
-def test_memory_of_a_thousand_refreshes_of_one_percent_is_level(tmp_path):
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_memory_of_a_thousand_refreshes_of_one_percent_is_level(tmp_path, is_asked):
     count, changed = 100_000, 1000
     rng = np.random.default_rng(0)
     base = checkpoint(tmp_path / "model-1", 1, {"whole": rows(range(count), 1.0)}, dense=1.0)
     served = Served(export(tmp_path, base))
     alive, parent, sizes = np.arange(count), base, []
-    for step in range(2, 1002):
-        # As many keys are new as are deleted.
-        keys = rng.choice(alive, changed, replace=False)
-        erased, fresh = keys[:50], np.arange(50) + count + 50 * step
-        written = in_bucket_order(np.concatenate([keys[50:], fresh]))
-        alive = np.concatenate([np.setdiff1d(alive, erased), fresh])
-        prefix = str(tmp_path / f"model-{step}")
-        with NewBundle(prefix, VersionDef(producer=1)) as delta:
-            delta.add_array("whole-keys", written)
-            delta.add_array("whole-values", np.full([changed, DIM], step, np.float32))
-            delta.add_array("whole-keys_erased", erased)
-            delta.add_string("whole-delta_of", os.path.basename(parent))
-            delta.add_string("whole-delta_of_index", identity_of(parent))
-            delta.add_array("dense", np.full([DIM], 1, np.float32))
-            delta.add_array("global_step", np.array(step))
-        assert numbers(served.refresh(prefix)) == [step, changed, 50, 2]
-        for suffix in (".index", ".data-00000-of-00001"):
-            if parent != base:
-                os.remove(parent + suffix)
-        parent = prefix
-        if step % 100 == 0:
-            sizes.append(resident())
+    asked = requests_all_the_time(served, alive) if is_asked else contextlib.nullcontext()
+    with asked:
+        for step in range(2, 1002):
+            # As many keys are new as are deleted.
+            keys = rng.choice(alive, changed, replace=False)
+            erased, fresh = keys[:50], np.arange(50) + count + 50 * step
+            written = in_bucket_order(np.concatenate([keys[50:], fresh]))
+            alive = np.concatenate([np.setdiff1d(alive, erased), fresh])
+            prefix = str(tmp_path / f"model-{step}")
+            with NewBundle(prefix, VersionDef(producer=1)) as delta:
+                delta.add_array("whole-keys", written)
+                delta.add_array("whole-values", np.full([changed, DIM], step, np.float32))
+                delta.add_array("whole-keys_erased", erased)
+                delta.add_string("whole-delta_of", os.path.basename(parent))
+                delta.add_string("whole-delta_of_index", identity_of(parent))
+                delta.add_array("dense", np.full([DIM], 1, np.float32))
+                delta.add_array("global_step", np.array(step))
+            assert numbers(served.refresh(prefix)) == [step, changed, 50, 2]
+            for suffix in (".index", ".data-00000-of-00001"):
+                if parent != base:
+                    os.remove(parent + suffix)
+            parent = prefix
+            if step % 100 == 0:
+                sizes.append(resident())
     served.session.close()
     # 100,000 rows take about 5 MB.
     assert max(sizes[2:]) - sizes[1] < 1 << 20, sizes

@@ -32,7 +32,9 @@ void ForEachAhead(size_t n, const Fetch& fetch, const Visit& visit) {
 }  // namespace
 
 RowExchange::RowExchange(const TableParts& table)
-    : store_(*table.store), stripes_(*table.stripes) {}
+    : store_(*table.store),
+      stripes_(*table.stripes),
+      past_(std::make_shared<PastRows>(table)) {}
 
 RowExchange::~RowExchange() {
   for (int s = 0; s < kStripes; ++s) {
@@ -114,6 +116,7 @@ bool RowExchange::Prepare() {
     const std::unique_lock<SharedMutex> lock(stripes_[s].mutex());
     if (!Find(s)) return false;
     FindErased(s);
+    NotePast(s);
   }
   return true;
 }
@@ -165,6 +168,18 @@ void RowExchange::FindErased(int s) {
   }
 }
 
+void RowExchange::NotePast(int s) {
+  const Changes& changes = changes_[s];
+  std::vector<PastRows::Row> rows;
+  rows.reserve(changes.swaps.size() + changes.erased.size());
+  for (const auto* swaps : {&changes.swaps, &changes.erased}) {
+    for (const Swap& swap : *swaps) {
+      rows.push_back({swap.entry.key(), swap.entry.row()});
+    }
+  }
+  past_->Set(s, std::move(rows));
+}
+
 void RowExchange::Exchange(std::vector<Swap>* swaps) {
   Swap* const all = swaps->data();
   const auto fetch = [all](size_t i) {
@@ -183,6 +198,7 @@ void RowExchange::Commit() {
     stripes_[s].AddToRows(changes_[s].growth);
   }
   is_committed_ = true;
+  past_->Own();
 }
 
 void RowExchange::CleanUp(int s) {
@@ -192,21 +208,18 @@ void RowExchange::CleanUp(int s) {
   for (size_t i = 0; i < changes.swaps.size(); ++i) {
     const Swap& swap = changes.swaps[i];
     const Stamp& stamp = changes.stamps[i];
-    // The old row, or the new one that nobody got.
-    if (swap.row != HashIndex::kNoRow) stripe.FreeRow(swap.row);
     if (is_committed_) {
       swap.entry.count() = stamp.count;
       swap.entry.version() = stamp.version;
       if (is_tracked) swap.entry.MarkChanged();
-    } else if (stamp.is_new) {
-      Erase(&stripe, swap.entry);
+      continue;
     }
+    // The new row, which no key got.
+    if (swap.row != HashIndex::kNoRow) stripe.FreeRow(swap.row);
+    if (stamp.is_new) Erase(&stripe, swap.entry);
   }
   if (!is_committed_) return;
-  for (const Swap& swap : changes.erased) {
-    if (swap.row != HashIndex::kNoRow) stripe.FreeRow(swap.row);
-    Erase(&stripe, swap.entry);
-  }
+  for (const Swap& swap : changes.erased) Erase(&stripe, swap.entry);
 }
 
 void RowExchange::Erase(Stripe* stripe, EntryRef entry) {

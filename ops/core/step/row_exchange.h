@@ -5,6 +5,7 @@
 //   Add, AddErased   rows are written where no reader looks
 //   Prepare          finds all entries and makes room; nothing fails from here
 //   Commit           exchanges the row words of the entries
+//   TakePast         keeps the old rows for readers that began before
 //   the destructor   stamps counts and versions; frees the old rows or, without
 //                    a commit, the new ones
 //
@@ -21,12 +22,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/index/hash_index.h"
 #include "ops/core/rows/row_store.h"
 #include "ops/core/step/batch.h"
+#include "ops/core/step/past_rows.h"
 #include "ops/core/step/training_step.h"
 #include "ops/core/stripes/stripe_set.h"
 
@@ -64,6 +68,9 @@ class RowExchange {
 
   // Called once, after Prepare. Cannot fail.
   void Commit();
+  // At most once, after Commit: what the changed keys read before it. It may
+  // outlive this object. Cannot fail.
+  std::shared_ptr<const PastRows> TakePast() { return std::move(past_); }
 
  private:
   // An entry and the row word that it gets. Commit exchanges it for the old
@@ -98,13 +105,16 @@ class RowExchange {
   // The methods below need the exclusive lock of stripe s.
   bool Find(int s);  // False: no memory.
   void FindErased(int s);
+  void NotePast(int s);
   static void Exchange(std::vector<Swap>* swaps);
-  // Stamps what was written; frees rows and entries that nobody needs any more.
+  // Stamps what was written and erases entries or, without a commit, takes the
+  // new rows back.
   void CleanUp(int s);
   static void Erase(Stripe* stripe, EntryRef entry);
 
   RowStore& store_;
   StripeSet& stripes_;
+  std::shared_ptr<PastRows> past_;
   std::array<Changes, kStripes> changes_;
   int64_t written_ = 0, inserted_ = 0, erased_ = 0;
   bool is_committed_ = false;
