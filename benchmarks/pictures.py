@@ -143,8 +143,24 @@ def storage_shares() -> None:
     axes.legend(fontsize=8)
 
 
+def replay_online() -> None:
+    """By week, the gain in AUC of models that are refreshed over one that is not."""
+    found = result_file.read("replay_online")
+    weekly = [run["weekly_auc"] for run in found["runs"]]
+    axes = _one_panel(3)
+    for name, color in zip(weekly[0], ("tab:blue", "tab:orange", "tab:green")):
+        gains = np.mean([np.subtract(each[name], each["never"]) for each in weekly], axis=0)
+        axes.plot(np.arange(1, len(gains) + 1), gains, "o-", color=color, label=name)
+    axes.axhline(0, color="0.6", linewidth=1)
+    axes.set_xticks(range(1, len(gains) + 1))
+    axes.set_xlabel(f"week from {found['from']}")
+    axes.set_ylabel("gain in AUC over never")
+    axes.legend(title="refreshed", fontsize=8, title_fontsize=8)
+
+
 PICTURES: Dict[str, Callable[[], None]] = {
-    draw.__name__: draw for draw in (pipeline, serving_latency, growth, scaling, storage_shares)
+    draw.__name__: draw
+    for draw in (pipeline, serving_latency, growth, scaling, storage_shares, replay_online)
 }
 
 
