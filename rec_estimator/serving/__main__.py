@@ -29,7 +29,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         parser.error(f"--follow must name one of {sorted(models)}, got {sorted(followed)}")
     for folder in (*models.values(), *followed.values()):
         if not tf.io.gfile.isdir(folder):
-            parser.error(f"--model and --follow must name folders, got {folder!r}, which is none")
+            parser.error(
+                f"--model and --follow must name folders, got {folder!r}, which is none; make it, or "
+                "wait for the first publication of the training"
+            )
     try:
         # These packages are optional.
         from rec_estimator.serving.server import grpc_server
