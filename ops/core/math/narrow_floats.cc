@@ -84,15 +84,16 @@ struct Half {
   static constexpr uint32_t kBias = 112u << 23;
 
   REC_ESTIMATOR_INLINE static float Widen(uint16_t x) {
-    const uint32_t size = x & 0x7fffu;
-    const uint32_t normal = (size << 13) + kBias;
-    const uint32_t special = (size << 13) | kInfinity;
+    const int32_t size = x & 0x7fff;
+    // An infinity or a NaN has the greatest exponent of a float, too.
+    const uint32_t bias = size < 0x7c00 ? kBias : 2 * kBias;
+    const uint32_t normal = (static_cast<uint32_t>(size) << 13) + bias;
     // 2^-24 times the mantissa. The product is zero or normal.
-    const float scaled =
-        static_cast<float>(static_cast<int32_t>(size)) * 5.9604644775390625e-8f;
-    const uint32_t bits = size < 0x400u    ? BitsOf(scaled)
-                          : size < 0x7c00u ? normal
-                                           : special;
+    const float scaled = static_cast<float>(size) * 5.9604644775390625e-8f;
+    // Chosen by a mask: g++ vectorizes no product that a condition guards,
+    // because products may trap.
+    const uint32_t is_small = size < 0x400 ? ~0u : 0u;
+    const uint32_t bits = (BitsOf(scaled) & is_small) | (normal & ~is_small);
     return FloatOf(static_cast<uint32_t>(x & 0x8000u) << 16 | bits);
   }
 
