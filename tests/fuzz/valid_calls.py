@@ -139,7 +139,7 @@ VALID_CALLS = {
     "check_row_limit": {"rows": [np.int64(1), np.int64(2)], "table_name": "t", "max_rows": 3},
     "assign_max": {"variable": Table("variable"), "value": np.int64(7)},
     "advance_time": {
-        "variable": Table("variable"),
+        "variable": Table("time"),
         "reading": np.int64(7),
         "most_seconds": 2,
         "tolerance": 3,
