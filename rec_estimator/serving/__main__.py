@@ -30,8 +30,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     for folder in (*models.values(), *followed.values()):
         if not tf.io.gfile.isdir(folder):
             parser.error(
-                f"--model and --follow must name folders, got {folder!r}, which is none; make it, or "
-                "wait for the first publication of the training"
+                f"--model and --follow must name folders, got {folder!r}, which is none; make it, "
+                "or wait for the first publication of the training"
             )
     try:
         # These packages are optional.
