@@ -193,7 +193,7 @@ def _rows(field: str, limit: int) -> int:
     return criteo_ids.rows(criteo_ids.FIELDS[field], limit)
 
 
-def _batches(batch: int, rows: int) -> Dict[str, np.ndarray]:
+def draw_batches(batch: int, rows: int) -> Dict[str, np.ndarray]:
     """NUM_BATCHES batches: ids by field, "numbers" and "labels"."""
     rng = np.random.default_rng(1)
     data = criteo_ids.draw((NUM_BATCHES, batch), rows)
@@ -243,7 +243,7 @@ def build(model: str, engine: str, batch: int, limit: int) -> Callable[[], Any]:
     """Builds an engine in the default graph and returns its step."""
     import tensorflow.compat.v1 as tf
 
-    data = tf.data.Dataset.from_tensor_slices(_batches(batch, limit)).repeat().prefetch(2)
+    data = tf.data.Dataset.from_tensor_slices(draw_batches(batch, limit)).repeat().prefetch(2)
     train = _train_op(model, engine, tf.data.make_one_shot_iterator(data).get_next(), limit)
     if engine == "modified":
         import rec_estimator as rec

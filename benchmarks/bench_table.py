@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import statistics
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -40,8 +40,20 @@ ZIPF_S, ZIPF_Q = 1.1, 2.0  # Between Criteo's C4 and C21.
 LEARNING_RATE = 0.05
 NUM_BATCHES = 16
 
-# (train, lookup) ops, and a function that fills the table, given a session.
-System = Tuple[Tuple[Any, Any], Optional[Callable[[Any], Any]]]
+# Floats per row of the slot of each rule that rec_estimator's tables are measured with; None: dim.
+SLOT_WIDTHS = {"Adagrad": None, "RowwiseAdagrad": 1}
+
+
+class System(NamedTuple):
+    """A table in the default graph.
+
+    Attributes:
+      steps: Ops by name, among them "train" and "lookup". Each run takes the next batch.
+      fill: Fills the table, given a session. None: it has all rows from the beginning.
+    """
+
+    steps: Dict[str, Any]
+    fill: Optional[Callable[[Any], Any]] = None
 
 
 def zipf_batches(
@@ -55,12 +67,12 @@ def zipf_batches(
     return rng.permutation(rows)[np.minimum(ranks, rows - 1)].astype(np.int64)
 
 
-def _graph_of(
+def _steps_of(
     embed: Callable[[tf.Tensor], Tuple[tf.Tensor, List[Any]]],
     optimizer: tf.train.Optimizer,
     batches: np.ndarray,
-) -> Tuple[tf.Operation, tf.Operation]:
-    """Returns the (train, lookup) ops of one system; each run takes the next batch."""
+) -> Dict[str, tf.Operation]:
+    """Returns the steps of one system."""
     import tensorflow.compat.v1 as tf
 
     next_batch = tf.get_local_variable(
@@ -71,7 +83,8 @@ def _graph_of(
     noise = np.random.default_rng(1).normal(size=(*batches.shape[1:], DIM)).astype(np.float32)
     # It needs the values: TensorFlow prunes a gather that nothing reads.
     gradient = values + noise
-    return optimizer.minimize(values, var_list=variables, grad_loss=gradient), values.op
+    train = optimizer.minimize(values, var_list=variables, grad_loss=gradient)
+    return {"train": train, "lookup": values.op}
 
 
 def _dense(rows: int, batches: np.ndarray) -> System:
@@ -83,16 +96,22 @@ def _dense(rows: int, batches: np.ndarray) -> System:
         initializer=tf.random_uniform_initializer(-0.05, 0.05),
         use_resource=True,
     )
-    ops = _graph_of(
+    steps = _steps_of(
         lambda ids: (tf.nn.embedding_lookup(table, ids), [table]),
         tf.train.AdagradOptimizer(LEARNING_RATE),
         batches,
     )
-    return ops, None
+    return System(steps)
 
 
-def fill_op(table: rec.EmbeddingTable, keys: tf.Tensor) -> tf.Operation:
-    """Returns a step of Adagrad with zero gradients; it inserts a row for each key, int64 [n]."""
+def fill_op(table: rec.EmbeddingTable, keys: tf.Tensor, rule: str = "Adagrad") -> tf.Operation:
+    """Returns a step with zero gradients; it inserts a row for each key.
+
+    Args:
+      table: The table.
+      keys: int64 [n].
+      rule: The rule that trains the table, one of SLOT_WIDTHS.
+    """
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
@@ -101,9 +120,9 @@ def fill_op(table: rec.EmbeddingTable, keys: tf.Tensor) -> tf.Operation:
         [table.handle],
         [keys],
         [tf.zeros([0], tf.int64)],
-        rule="Adagrad",
-        slot_names=["Adagrad"],
-        slot_widths=[table.dim],
+        rule=rule,
+        slot_names=[rule],
+        slot_widths=[SLOT_WIDTHS[rule] or table.dim],
         slot_initials=[0.1],
     )
     grads = tf.zeros([tf.size(keys), table.dim])
@@ -112,22 +131,37 @@ def fill_op(table: rec.EmbeddingTable, keys: tf.Tensor) -> tf.Operation:
     )
 
 
-def _rec_estimator(rows: int, batches: np.ndarray) -> System:
+def table_system(
+    rows: int, batches: np.ndarray, rule: str = "Adagrad", value_dtype: str = "float32"
+) -> System:
+    """A table of rec_estimator. Its steps also have "memory": the bytes of the table.
+
+    Args:
+      rows: Rows of the table, all inserted before the measurement.
+      batches: Ids, int64 [NUM_BATCHES, batch, FIELDS].
+      rule: The rule that trains it, one of SLOT_WIDTHS.
+      value_dtype: Name of the type in which vectors are stored.
+    """
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
 
     table = rec.get_embedding_variable(
-        "table", DIM, initializer=tf.random_uniform_initializer(-0.05, 0.05)
+        "table",
+        DIM,
+        initializer=tf.random_uniform_initializer(-0.05, 0.05),
+        value_dtype=tf.as_dtype(value_dtype),
     )
-    optimizer = rec.optimizers.AdagradOptimizer(LEARNING_RATE)
-    ops = _graph_of(lambda ids: (rec.embedding_lookup(table, ids), [table]), optimizer, batches)
-    # All rows are inserted before the measurement.
+    optimizer = getattr(rec.optimizers, f"{rule}Optimizer")(LEARNING_RATE)
+    steps = _steps_of(lambda ids: (rec.embedding_lookup(table, ids), [table]), optimizer, batches)
     keys = tf.placeholder(tf.int64, [None])
-    fill = fill_op(table, keys)
-    return ops, lambda session: [
-        session.run(fill, {keys: part}) for part in np.array_split(np.arange(rows), 20)
-    ]
+    fill = fill_op(table, keys, rule)
+    return System(
+        {**steps, "memory": table.memory_bytes()},
+        lambda session: [
+            session.run(fill, {keys: part}) for part in np.array_split(np.arange(rows), 20)
+        ],
+    )
 
 
 def _tfra(rows: int, batches: np.ndarray) -> System:
@@ -142,33 +176,44 @@ def _tfra(rows: int, batches: np.ndarray) -> System:
         values, trainable = de.embedding_lookup_unique(table, ids, return_trainable=True)
         return values, [trainable]
 
-    ops = _graph_of(
+    steps = _steps_of(
         embed, de.DynamicEmbeddingOptimizer(tf.train.AdagradOptimizer(LEARNING_RATE)), batches
     )
     keys = tf.placeholder(tf.int64, [None])
     fill = table.upsert(keys, tf.zeros([tf.size(keys), DIM]))
-    return ops, lambda session: [
-        session.run(fill, {keys: part}) for part in np.array_split(np.arange(rows), 20)
-    ]
+    return System(
+        steps,
+        lambda session: [
+            session.run(fill, {keys: part}) for part in np.array_split(np.arange(rows), 20)
+        ],
+    )
 
 
-SYSTEMS = {"dense": _dense, "rec_estimator": _rec_estimator, "tfra": _tfra}
+SYSTEMS: Dict[str, Callable[[int, np.ndarray], System]] = {
+    "dense": _dense,
+    "rec_estimator": table_system,
+    "tfra": _tfra,
+}
+
+
+def start(system: System) -> Dict[str, Callable[[], Any]]:
+    """Fills a table and warms it up; returns its steps for rounds.alternate."""
+    import tensorflow.compat.v1 as tf
+
+    session = tf.Session()
+    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    if system.fill is not None:
+        system.fill(session)
+    run = {name: session.make_callable(step) for name, step in system.steps.items()}
+    for step in run.values():
+        for _ in range(NUM_BATCHES):
+            step()
+    return run
 
 
 def build(system: str, rows: int, batches: np.ndarray) -> Dict[str, Callable[[], Any]]:
     """Builds a system for rounds.alternate, in its own process."""
-    import tensorflow.compat.v1 as tf
-
-    (train, lookup), fill = SYSTEMS[system](rows, batches)
-    session = tf.Session()
-    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-    if fill is not None:
-        fill(session)
-    run = {"train": session.make_callable(train), "lookup": session.make_callable(lookup)}
-    for op in run.values():
-        for _ in range(NUM_BATCHES):
-            op()
-    return run
+    return start(SYSTEMS[system](rows, batches))
 
 
 def report(

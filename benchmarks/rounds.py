@@ -6,14 +6,37 @@ runs in its own process (alternate), or all run in one (take_turns). Each round 
 once. The figure is the median over rounds of the ratio of times within a round.
 """
 
+import importlib
 import multiprocessing
+import multiprocessing.connection
 import os
+import pathlib
 import statistics
+import subprocess
+import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Union
 
 # {what: {system: seconds per call, one per round}}
 Seconds = Dict[str, Dict[str, List[float]]]
+
+
+class Elsewhere(NamedTuple):
+    """A function of a module that only another Python can run.
+
+    Attributes:
+      python: The interpreter, such as that of an environment with other packages.
+      module: The module, which is imported there.
+      function: The name of the function.
+    """
+
+    python: str
+    module: str
+    function: str
+
+
+# What builds a system: a top-level function of a module.
+Build = Union[Callable[..., Any], Elsewhere]
 
 
 def _timed(call: Callable[[], Any], calls: int) -> Tuple[float, float]:
@@ -70,7 +93,17 @@ def resident_bytes() -> int:
 def _serve(build: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> None:
     """Runs in a process: builds a system, then times it on request."""
     start_tensorflow()
-    run = build(*arguments)
+    _answer(build(*arguments), pipe)
+
+
+def _serve_elsewhere(pipe: Any) -> None:
+    """The same in the process of another interpreter, which may have no TensorFlow."""
+    build, arguments = pipe.recv()
+    function = getattr(importlib.import_module(build.module), build.function)
+    _answer(function(*arguments), pipe)
+
+
+def _answer(run: Dict[str, Callable[[], Any]], pipe: Any) -> None:
     pipe.send("ready")
     while True:
         what, steps = pipe.recv()
@@ -82,8 +115,27 @@ def _serve(build: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> 
         pipe.send(measured)
 
 
+def _start(build: Build, arguments: Tuple[Any, ...]) -> Tuple[Any, Callable[[], Any]]:
+    """Starts the process of a system; returns a pipe to it, and what waits for its end."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    wait: Callable[[], Any]
+    if isinstance(build, Elsewhere):
+        command = [build.python, "-m", "benchmarks.rounds", str(theirs.fileno())]
+        folder = pathlib.Path(__file__).parent.parent
+        wait = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=folder).wait
+        theirs.close()
+        ours.send((build, arguments))
+    else:
+        process = context.Process(target=_serve, args=(build, arguments, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        wait = process.join
+    return ours, wait
+
+
 def alternate(
-    systems: Dict[str, Tuple[Callable[..., Any], Tuple[Any, ...]]],
+    systems: Mapping[str, Tuple[Build, Tuple[Any, ...]]],
     whats: Sequence[str],
     rounds: int,
     steps: int,
@@ -93,9 +145,10 @@ def alternate(
     """Times systems in alternating rounds.
 
     Args:
-      systems: By name, a top-level function of a module and its arguments. It is called in its own
-        process and returns functions without arguments: one for each of `whats`, and optionally
-        "before <what>" and "after <what>", which run before and after the measured time.
+      systems: By name, a top-level function of a module, or one Elsewhere, and its arguments. It is
+        called in its own process and returns functions without arguments: one for each of `whats`,
+        and optionally "before <what>" and "after <what>", which run before and after the measured
+        time.
       whats: Names of the functions to time, one after the other.
       rounds: Number of rounds.
       steps: Calls per round and system.
@@ -107,14 +160,10 @@ def alternate(
     Returns:
       Seconds per call, {what: {system: [one per round]}}. CPU time is under "<what>, CPU".
     """
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = {}, []
+    pipes, waits = {}, []
     for system, (build, arguments) in systems.items():
-        pipes[system], theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(build, arguments, theirs), daemon=True)
-        process.start()
-        processes.append(process)
-        theirs.close()
+        pipes[system], wait = _start(build, arguments)
+        waits.append(wait)
         if not at_once:
             print(f"{system}: {pipes[system].recv()}", flush=True)
     if at_once:
@@ -135,8 +184,8 @@ def alternate(
                 seconds[f"{what}, CPU"][system].append(cpu)
     for pipe in pipes.values():
         pipe.send(("stop", 0))
-    for process in processes:
-        process.join()
+    for wait in waits:
+        wait()
     return seconds
 
 
@@ -179,3 +228,7 @@ class Ratio(NamedTuple):
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
     """The quartiles of the ratios within rounds."""
     return Ratio(*statistics.quantiles([a / b for a, b in zip(numerators, denominators)], n=4))
+
+
+if __name__ == "__main__":  # What _start runs elsewhere.
+    _serve_elsewhere(multiprocessing.connection.Connection(int(sys.argv[1])))

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures tables of 16-bit vectors against float32: train steps, lookups and memory.
+
+    python -m benchmarks.bench_narrow_tables [--sizes 1000000 50000000] [--rounds 9]
+        [--output FILE.json]
+
+Batches, model and measurement are those of bench_table.py, with both of its key distributions. A
+system is a type of vectors and the rule that trains them; all of one size are processes of one
+run. With more than 10M rows, only the first two are measured. With 50M rows, they need 14 GB of
+memory together.
+
+Columns: ms: a step, median. ratio: speed over that of float32 with Adagrad, median over the rounds,
+with quartiles. The bytes of a row are the memory of the whole table, index included, over its rows.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, Callable, Dict, List
+
+import numpy as np
+
+from benchmarks import bench_table, result_file
+from benchmarks import rounds as rounds_lib
+
+SIZES = (1_000_000, 50_000_000)
+EXPONENTS = (1.1, 1.25)
+WHATS = ("train", "lookup")
+# By name, the type of vectors and the rule. The others are compared with the first one.
+SYSTEMS = {
+    f"{value_dtype} + {rule}": (value_dtype, rule)
+    for value_dtype, rule in (
+        ("float32", "Adagrad"),
+        ("bfloat16", "RowwiseAdagrad"),
+        ("float16", "RowwiseAdagrad"),
+        ("bfloat16", "Adagrad"),
+    )
+}
+FIRST, NARROW, *_ = SYSTEMS
+# The most rows of which all systems are in memory at once.
+_ROWS_OF_ALL = 10_000_000
+
+
+def systems_of(rows: int) -> List[str]:
+    """The systems that are measured with tables of so many rows."""
+    return list(SYSTEMS) if rows <= _ROWS_OF_ALL else [FIRST, NARROW]
+
+
+def build(system: str, rows: int, batches: np.ndarray) -> Dict[str, Callable[[], Any]]:
+    """Builds a system for rounds.alternate, in its own process."""
+    value_dtype, rule = SYSTEMS[system]
+    return bench_table.start(bench_table.table_system(rows, batches, rule, value_dtype))
+
+
+def bytes_of(system: str, rows: int, batches: np.ndarray) -> int:
+    """The memory of a table, index included, after all its rows were trained."""
+    return int(build(system, rows, batches)["memory"]())
+
+
+def measure(rows: int, exponent: float, rounds: int, steps: int) -> Dict[str, Any]:
+    """Measures one size and key distribution, prints its table and returns the raw result."""
+    batches = bench_table.zipf_batches(rows, exponent=exponent)
+    seconds = rounds_lib.alternate(
+        {system: (build, (system, rows, batches)) for system in systems_of(rows)},
+        WHATS,
+        rounds,
+        steps,
+        with_cpu=True,
+        # So that only one at a time needs the memory of its fill.
+        at_once=False,
+    )
+    unique = statistics.mean(len(np.unique(batch)) / batch.size for batch in batches)
+    print(f"\n{rows:,} rows, exponent {exponent}, {unique:.2f} distinct")
+    print(f"{'':14}{'system':28}{'ms':>8}   ratio (quartiles)")
+    ratios: Dict[str, Dict[str, float]] = {}
+    for what, by_system in seconds.items():
+        for system, times in by_system.items():
+            ratio = rounds_lib.ratios(by_system[FIRST], times)
+            ratios.setdefault(what, {})[system] = round(ratio.median, 3)
+            print(f"{what:14}{system:28}{statistics.median(times) * 1e3:8.2f}   {ratio}")
+    return {
+        "rows": rows,
+        "exponent": exponent,
+        "unique_share": round(unique, 4),
+        "seconds_per_step": result_file.quartiles(seconds),
+        "ratios": ratios,
+    }
+
+
+def measure_memory(rows: int) -> Dict[str, float]:
+    """Bytes a row of each system that is measured with so many rows, in processes of their own."""
+    batches = bench_table.zipf_batches(rows)
+    found = {
+        system: rounds_lib.in_process(bytes_of, system, rows, batches) / rows
+        for system in systems_of(rows)
+    }
+    print(f"\n{rows:,} rows, bytes a row: {found}")
+    return found
+
+
+def main() -> None:
+    parser = result_file.parser(__doc__, rounds=9, steps=60)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows of the tables")
+    args = parser.parse_args()
+    result: Dict[str, Any] = {
+        "batch": [bench_table.BATCH, bench_table.FIELDS],
+        "dim": bench_table.DIM,
+        "rounds": args.rounds,
+        "steps_per_round": args.steps,
+        "bytes_a_row": {},
+        "results": [],
+    }
+    for rows in args.sizes:
+        for exponent in EXPONENTS:
+            result["results"].append(measure(rows, exponent, args.rounds, args.steps))
+            result_file.write(args.output, result)
+        result["bytes_a_row"][str(rows)] = measure_memory(rows)
+        result_file.write(args.output, result)
+
+
+if __name__ == "__main__":
+    main()
