@@ -37,7 +37,7 @@ test: library $(VENV)/.tests ## run the Python tests, all but the long and the s
 
 # Most of these are whole programs, which begin as those of users of TensorFlow 1 do.
 test-long: library $(VENV)/.tests ## run the Python tests that take more than half a second, after tf.disable_v2_behavior()
-	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --each-value -m long
+	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --each-value --parameters 2 -m long
 
 test-slow: library $(VENV)/.tests ## run the Python tests that take minutes, and all others
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow or not slow"
@@ -138,12 +138,13 @@ wheel: $(VENV)/.installed ## build a wheel for all supported TensorFlow releases
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist \
 	  --config-settings=--build-option=--every-release .
 
-# TensorFlow first: the library is compiled for it. The library before the package: pip would hide
-# the compiler's progress, and finds it built.
+# TensorFlow first: the library is compiled for it; ops/core, which needs none, in the meantime. The
+# library before the package: pip would hide the compiler's progress, and finds it built.
 $(VENV)/.installed: setup.py setup.cfg pyproject.toml $(wildcard _build/*.py) | $(BIN)/python
 	@echo "installing TensorFlow and compiling the library: two minutes the first time, on two cores"
-	@missing=$$($(BIN)/python _build/tensorflow_dist.py) && { test -z "$$missing" || $(PIP) $(TENSORFLOW); }
-	@$(PIP) "setuptools>=70.1"
+	@$(BIN)/python _build/library.py & core=$$!; \
+	missing=$$($(BIN)/python _build/tensorflow_dist.py) && { test -z "$$missing" || $(PIP) $(TENSORFLOW); } && \
+	$(PIP) "setuptools>=70.1"; installed=$$?; wait $$core && exit $$installed
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@$(PIP) --no-build-isolation --editable .
 	@touch $@

@@ -8,7 +8,10 @@ of one checkout. A library is replaced atomically: a process that has loaded it 
 
 Most of the time goes into TensorFlow's headers: for each object file, g++ takes 4 s to parse them
 and 1.5 s to instantiate 6,000 of their inline functions. So they are precompiled, which saves the
-parsing, and several sources of a folder are compiled as one, which saves the instantiations.
+parsing, and several sources of a folder are compiled as one, which saves the instantiations. The
+standard headers of ops/core are precompiled, too.
+
+    python _build/library.py        # compiles ops/core alone, for which no TensorFlow is needed
 """
 
 import concurrent.futures
@@ -77,17 +80,22 @@ LINK_FLAGS = ("-shared", "-Wl,-z,defs")
 # g++ inlines in their loops must not depend on their neighbours.
 JOINED_BYTES = 40_000
 
-# The headers of TensorFlow that most kernels include.
-PRECOMPILED = (
+# The headers that most kernels include.
+TENSORFLOW_HEADERS = (
     "tensorflow/core/framework/op.h",
     "tensorflow/core/framework/op_kernel.h",
     "tensorflow/core/framework/resource_mgr.h",
     "tensorflow/core/framework/shape_inference.h",
 )
 
+# The headers that most sources of ops/core include, one `#include` a line. tests/ops/core/Makefile
+# precompiles them, too.
+STANDARD_HEADERS = "_build/standard_headers.h"
+
 # For the estimate of the time: what g++ compiles on one core, with precompiled headers.
-BYTES_PER_SECOND = 6_000
-HEADER_SECONDS = 12
+BYTES_PER_SECOND = 4_500
+TENSORFLOW_SECONDS = 15
+STANDARD_SECONDS = 2
 
 # g++ needs up to 0.9 GB for joined sources; more processes could exhaust a small machine.
 MAX_JOBS = 4
@@ -108,9 +116,9 @@ class MoreFlags:
     Attributes:
       all: For all sources, and for the linker.
       tensorflow: For the sources outside of ops/core.
-      precompiles: Whether the sources outside of ops/core are joined, with PRECOMPILED precompiled.
-        They then compile about four times as fast, and it takes 400 MB. False compiles each source
-        alone, which shows if it relies on a header that it does not include.
+      precompiles: Whether headers are precompiled, and the sources outside of ops/core joined.
+        These then compile about four times as fast, and it takes 400 MB. False compiles each
+        source alone, which shows if it relies on a header that it does not include.
     """
 
     all: Sequence[str] = ()
@@ -147,31 +155,19 @@ def build(
     """
     compiler = find_compiler()
     with _lock(root / "build"):
-        flags = (
-            _compiler_version(compiler),
-            COMPILE_FLAGS,
-            sorted(SOURCE_FLAGS.items()),
-            LINK_FLAGS,
-            *more.all,
-        )
-        core_objects = root / "build/objects" / _hash(flags)
-        objects = (
-            root
-            / "build/objects"
-            / _hash(
-                flags,
-                (*TENSORFLOW_FLAGS, *more.tensorflow),
-                tensorflow.distribution,
-                tensorflow.release,
-                more.precompiles,
-            )
+        objects = _objects(
+            root,
+            compiler,
+            more,
+            (*TENSORFLOW_FLAGS, *more.tensorflow),
+            tensorflow.distribution,
+            tensorflow.release,
         )
         includes = ("-isystem", str(tensorflow.folder / "include"))
-        tensorflow_flags = (*more.all, *TENSORFLOW_FLAGS, *more.tensorflow, *includes)
-        header = _header(objects, tensorflow_flags) if more.precompiles else None
+        flags = (*more.all, *TENSORFLOW_FLAGS, *more.tensorflow, *includes)
         steps = [
-            *([] if core else _core_steps(root, core_objects, more.all)),
-            *_tensorflow_steps(root, objects, tensorflow_flags, header),
+            *([] if core else _core_steps(root, compiler, more)),
+            *_tensorflow_steps(root, objects, flags, more.precompiles),
         ]
         _compile(root, steps, compiler)
         files = [*core, *(step.target for step in steps)]
@@ -180,6 +176,17 @@ def build(
         library = package / library_name(tensorflow.minor)
         _replace(library, linked.read_bytes())
     return library
+
+
+def build_core(root: pathlib.Path) -> None:
+    """Compiles ops/core, so that build() finds its objects.
+
+    Raises:
+      BuildError: There is no compiler, or it fails.
+    """
+    compiler = find_compiler()
+    with _lock(root / "build"):
+        _compile(root, list(_core_steps(root, compiler, MoreFlags())), compiler)
 
 
 def find_compiler() -> List[str]:
@@ -220,21 +227,39 @@ class _Step:
     header: Optional["_Step"] = None
 
 
-def _core_steps(root: pathlib.Path, objects: pathlib.Path, flags: Sequence[str]) -> Iterator[_Step]:
+def _objects(
+    root: pathlib.Path, compiler: Sequence[str], more: MoreFlags, *others: object
+) -> pathlib.Path:
+    """The folder of the object files that are compiled in one way."""
+    flags = (COMPILE_FLAGS, sorted(SOURCE_FLAGS.items()), LINK_FLAGS, more.all, more.precompiles)
+    return root / "build/objects" / _hash(_compiler_version(compiler), flags, *others)
+
+
+def _core_steps(root: pathlib.Path, compiler: Sequence[str], more: MoreFlags) -> Iterator[_Step]:
+    objects = _objects(root, compiler, more)
+    header = None
+    if more.precompiles:
+        includes = (root / STANDARD_HEADERS).read_text()
+        header = _header("standard headers", objects, includes, STANDARD_SECONDS, more.all)
+    flags = more.all if header is None else (*more.all, "-include", str(header.source))
     for name in _sources(root, f"{CORE}**/*.cc"):
-        # The flags of a file come last, so they win.
-        of_file = (*flags, *SOURCE_FLAGS.get(name, ()))
-        target = (objects / name).with_suffix(".o")
-        yield _Step(name, root / name, _seconds(root, [name]), target, of_file)
+        target, seconds = (objects / name).with_suffix(".o"), _seconds(root, [name])
+        if name in SOURCE_FLAGS:
+            # A precompiled header brings the flags along that it was compiled with.
+            yield _Step(name, root / name, seconds, target, (*more.all, *SOURCE_FLAGS[name]))
+        else:
+            yield _Step(name, root / name, seconds, target, flags, header)
 
 
 def _tensorflow_steps(
-    root: pathlib.Path, objects: pathlib.Path, flags: Sequence[str], header: Optional[_Step]
+    root: pathlib.Path, objects: pathlib.Path, flags: Sequence[str], precompiles: bool
 ) -> Iterator[_Step]:
-    """Joins sources if there is a precompiled header."""
+    """Joins sources if headers are precompiled."""
     sources = [name for name in _sources(root, "ops/**/*.cc") if not name.startswith(CORE)]
-    if header:
-        flags = (*flags, "-include", str(header.source))
+    header = None
+    if precompiles:
+        includes = "".join(f"#include <{name}>\n" for name in TENSORFLOW_HEADERS)
+        header = _header("TensorFlow's headers", objects, includes, TENSORFLOW_SECONDS, flags)
     for names in _joined(root, sources) if header else [[name] for name in sources]:
         name, source = names[0], root / names[0]
         if len(names) > 1:
@@ -276,13 +301,14 @@ def _seconds(root: pathlib.Path, sources: Sequence[str]) -> float:
     return sum((root / each).stat().st_size for each in sources) / BYTES_PER_SECOND
 
 
-def _header(folder: pathlib.Path, flags: Sequence[str]) -> _Step:
+def _header(
+    name: str, folder: pathlib.Path, includes: str, seconds: float, flags: Sequence[str]
+) -> _Step:
     """The header beside which the compiler finds its precompiled form."""
     header = folder / "precompiled.h"
-    _write(header, "".join(f"#include <{name}>\n" for name in PRECOMPILED))
+    _write(header, includes)
     target = folder / "precompiled.h.gch"
-    flags = (*flags, "-x", "c++-header")
-    return _Step("TensorFlow's headers", header, HEADER_SECONDS, target, flags)
+    return _Step(name, header, seconds, target, (*flags, "-x", "c++-header"))
 
 
 def _write(path: pathlib.Path, content: str) -> None:
@@ -297,10 +323,11 @@ def _hash(*parts: object) -> str:
 
 
 def _compile(root: pathlib.Path, steps: Sequence[_Step], compiler: Sequence[str]) -> None:
-    # What takes longest comes first, but before that ops/core, which needs no precompiled header.
+    # What takes longest comes first, but before that ops/core, which does not wait for TensorFlow's
+    # headers.
     stale = sorted(
         (step for step in steps if _is_stale(root, step)),
-        key=lambda step: (step.header is not None, -step.seconds),
+        key=lambda step: (step.header.seconds if step.header else 0, -step.seconds),
     )
     needed = dict.fromkeys(step.header for step in stale if step.header)
     headers = [header for header in needed if _is_stale(root, header)]
@@ -473,3 +500,10 @@ def _replace(path: pathlib.Path, content: bytes) -> None:
     except BaseException:
         os.unlink(unfinished)
         raise
+
+
+if __name__ == "__main__":
+    try:
+        build_core(pathlib.Path(__file__).resolve().parent.parent)
+    except BuildError as error:
+        sys.exit(str(error))

@@ -135,12 +135,12 @@ def test_tests_that_the_makefile_names_exist(name):
     assert missing == [], f"a test was moved: change {name} in the Makefile"
 
 
-def test_ci_jobs_run_the_targets_of_the_local_script_and_two_more():
+def test_ci_jobs_run_the_targets_of_the_local_script_and_three_more():
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     jobs = {target for line in re.findall(r"targets: (.*)}", workflow) for target in line.split()}
     runs = re.findall(r"^start ([a-z0-9 -]+)", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     script = " ".join(runs).split()
-    assert sorted(jobs) == sorted([*script, "test-includes", "wheel"])
+    assert sorted(jobs) == sorted([*script, "test-includes", "test-newest", "wheel"])
     targets = re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert sorted(jobs - set(targets)) == []
 

@@ -201,7 +201,7 @@ def test_the_terminal_shows_how_long_a_build_takes_where_pip_hides_it(tmp_path):
 def install_with_library(folder, release):
     """Writes what a build needs of TensorFlow to ``folder``."""
     install(folder, "tensorflow-cpu", release)
-    for header in library.PRECOMPILED:
+    for header in library.TENSORFLOW_HEADERS:
         (folder / "tensorflow/include" / header).touch()
     # An empty library is enough for the linker.
     subprocess.run(
@@ -215,10 +215,12 @@ def install_with_library(folder, release):
 
 @pytest.fixture
 def small_tree(tmp_path, target, monkeypatch):
-    """A source tree that builds fast: three sources, one header and a fake TensorFlow."""
+    """A source tree that builds fast: three sources, two headers and a fake TensorFlow."""
     install_with_library(target, "2.15.1")
     root = tmp_path / "tree"
     (root / "ops/core").mkdir(parents=True)
+    (root / "_build").mkdir()
+    (root / library.STANDARD_HEADERS).write_text("#include <cstddef>\n")
     (root / "ops/core/answer.h").write_text("int Answer();\n")
     (root / "ops/core/answer.cc").write_text("int Answer() { return 42; }\n")
     (root / "ops/answer.cc").write_text(
@@ -261,7 +263,8 @@ def test_only_what_changed_is_compiled(small_tree, capsys):
 
 def test_sources_of_a_folder_are_compiled_as_one_after_the_header(small_tree, capsys):
     assert build_small(small_tree, capsys, precompiles=True) == [
-        *("TensorFlow's headers", "ops/core/answer.cc", "ops/answer.cc and 1 more")
+        *("standard headers", "TensorFlow's headers"),
+        *("ops/core/answer.cc", "ops/answer.cc and 1 more"),
     ]
     assert build_small(small_tree, capsys, precompiles=True) == []
     # The loops of the core must not depend on their neighbours.
@@ -271,6 +274,26 @@ def test_sources_of_a_folder_are_compiled_as_one_after_the_header(small_tree, ca
     assert build_small(small_tree, capsys, precompiles=True) == ["ops/answer.cc and 2 more"]
     later(small_tree / "ops/other.cc")
     assert build_small(small_tree, capsys, precompiles=True) == ["ops/answer.cc and 2 more"]
+
+
+def test_the_core_is_compiled_before_there_is_a_tensorflow(small_tree, capsys):
+    library.build_core(small_tree)
+    assert "ops/core/answer.cc" in capsys.readouterr().out
+    assert build_small(small_tree, capsys, precompiles=True) == [
+        *("TensorFlow's headers", "ops/answer.cc and 1 more")
+    ]
+
+
+def test_a_source_with_flags_of_its_own_keeps_them(small_tree, capsys, monkeypatch):
+    # The compiler takes some flags from a precompiled header.
+    source = "#ifndef OWN\n#error a flag is missing\n#endif\nint own;\n"
+    (small_tree / "ops/core/own.cc").write_text(source)
+    monkeypatch.setitem(library.SOURCE_FLAGS, "ops/core/own.cc", ("-DOWN",))
+    steps = library._core_steps(small_tree, library.find_compiler(), library.MoreFlags())
+    headers = {step.name: step.header for step in steps}
+    assert headers["ops/core/own.cc"] is None
+    assert headers["ops/core/answer.cc"] is not None
+    library.build_core(small_tree)
 
 
 def test_joined_sources_are_of_one_folder_and_together_not_too_long(small_tree, monkeypatch):
@@ -285,9 +308,9 @@ def test_joined_sources_are_of_one_folder_and_together_not_too_long(small_tree, 
 def test_a_build_says_at_its_start_how_long_it_takes(small_tree, capsys):
     library.build(small_tree, small_tree / "package", tensorflow_dist.find())
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "compiling 3 C++ files, 1 at a time, about 12 s"
-    assert lines[1].startswith("[1/3] ")
-    assert lines[-1].startswith("[3/3] ")
+    assert lines[0] == "compiling 4 C++ files, 1 at a time, about 17 s"
+    assert lines[1].startswith("[1/4] ")
+    assert lines[-1].startswith("[4/4] ")
 
 
 def test_core_is_compiled_once_for_all_releases(small_tree, target, capsys):
