@@ -6,7 +6,7 @@ It validates every argument before it adds an op. The table itself is in table/t
 
 import dataclasses
 import re
-from typing import Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -33,6 +33,7 @@ from rec_estimator.table.registration import (
 )
 from rec_estimator.table.row_writes import initialize_with_rows
 from rec_estimator.table.table import (
+    SLOT_DTYPES,
     VALUE_DTYPES,
     EmbeddingTable,
     check_narrow_dim,
@@ -68,6 +69,7 @@ def get_embedding_variable(
     steps_to_live: Optional[int] = None,
     init_data_source: None = None,
     ev_option: Optional[EmbeddingVariableOption] = None,
+    slot_dtype: Optional[tf.DType] = None,
 ) -> EmbeddingTable:
     """Makes an embedding table without a fixed vocabulary, or returns the existing one.
 
@@ -82,9 +84,8 @@ def get_embedding_variable(
       embedding_dim: Number of elements of a vector, at least 1.
       key_dtype: tf.int64, or tf.int32 for a table that takes int32 ids only.
       value_dtype: tf.bfloat16 or tf.float16 store a vector in half the memory; embedding_dim is
-        then at most 2,048. Lookups give float32, a step computes in float32 and rounds the new
-        vector at random, so that it is right on average (docs/small_tables.md), and slots are
-        float32. None: tf.float32.
+        then at most 2,048. Lookups give float32, and a step computes in float32 and rounds the new
+        vector at random, so that it is right on average (docs/small_tables.md). None: tf.float32.
       initializer: TensorFlow initializer of the initial vectors, called once with shape
         ``[default_value_dim, embedding_dim]``; ``ev_option.init_option.initializer`` takes
         precedence. None: for an existing table its own; for a new table the initializer of the
@@ -106,6 +107,10 @@ def get_embedding_variable(
         takes precedence.
       init_data_source: Must be None.
       ev_option: Filter, eviction, checkpoint, storage and initial vectors.
+      slot_dtype: tf.bfloat16 stores the slots of optimizers in half the memory and rounds them as
+        value_dtype does vectors; embedding_dim is then at most 2,048. A slot of one number per row
+        stays float32. AdagradDecayOptimizer, AMSGrad and the centered RMSProp need tf.float32,
+        which None stands for.
 
     Returns:
       The table.
@@ -121,18 +126,15 @@ def get_embedding_variable(
       [3, 4]
     """
     embedding_dim = tf.dimension_value(embedding_dim)
-    value_dtype = as_value_dtype(value_dtype)
-    _check_arguments(name, embedding_dim, key_dtype, value_dtype)
-    for argument, value, expected in (
-        ("caching_device", caching_device, None),
-        ("validate_shape", validate_shape, True),
-        ("custom_getter", custom_getter, None),
-        ("constraint", constraint, None),
-        ("init_data_source", init_data_source, None),
-    ):
-        if value is not expected:
-            remedy = _REMEDIES.get(argument, "tables do not have it, leave it out")
-            raise ValueError(f"{argument} must be {expected}, got {value!r}; {remedy}")
+    dtypes = {"value_dtype": as_value_dtype(value_dtype), "slot_dtype": as_slot_dtype(slot_dtype)}
+    _check_arguments(name, embedding_dim, key_dtype, dtypes)
+    _refuse_what_tables_lack(
+        caching_device=caching_device,
+        validate_shape=validate_shape,
+        custom_getter=custom_getter,
+        constraint=constraint,
+        init_data_source=init_data_source,
+    )
     ev_option = EmbeddingVariableOption() if ev_option is None else ev_option
     if not isinstance(ev_option, EmbeddingVariableOption):
         raise TypeError(
@@ -156,7 +158,7 @@ def get_embedding_variable(
             collections or (),
             dim=embedding_dim,
             key_dtype=tf.as_dtype(key_dtype),
-            value_dtype=value_dtype,
+            **dtypes,
             num_shards=num_shards,
             initializer=initializer,
             ev_option=ev_option,
@@ -182,7 +184,24 @@ def as_value_dtype(value_dtype: Any) -> tf.DType:
     return dtype
 
 
-def _check_arguments(name: Any, dim: Any, key_dtype: Any, value_dtype: tf.DType) -> None:
+def as_slot_dtype(slot_dtype: Any) -> tf.DType:
+    """Returns the type in which a table stores slots.
+
+    Args:
+      slot_dtype: As in get_embedding_variable.
+
+    Raises:
+      ValueError: It is another type.
+    """
+    dtype = tf.float32 if slot_dtype is None else tf.as_dtype(slot_dtype)
+    if dtype not in SLOT_DTYPES:
+        raise ValueError(
+            f"slot_dtype must be float32 or bfloat16, got {dtype.name}; leave it out for float32"
+        )
+    return dtype
+
+
+def _check_arguments(name: Any, dim: Any, key_dtype: Any, dtypes: Mapping[str, tf.DType]) -> None:
     if not isinstance(name, str) or not name:
         raise ValueError(f"name must be a non-empty string, got {name!r}; name the table")
     if not NAME_PATTERN.fullmatch(name):
@@ -204,7 +223,16 @@ def _check_arguments(name: Any, dim: Any, key_dtype: Any, value_dtype: tf.DType)
             f"key_dtype must be int64 or int32, got {tf.as_dtype(key_dtype).name}; hash strings "
             "with tf.strings.to_hash_bucket_fast(values, 2**63 - 1)"
         )
-    check_narrow_dim("embedding_dim", int(dim), value_dtype)
+    for setting, dtype in dtypes.items():
+        check_narrow_dim("embedding_dim", int(dim), dtype, setting)
+
+
+def _refuse_what_tables_lack(**arguments: Any) -> None:
+    for argument, value in arguments.items():
+        expected = True if argument == "validate_shape" else None
+        if value is not expected:
+            remedy = _REMEDIES.get(argument, "tables do not have it, leave it out")
+            raise ValueError(f"{argument} must be {expected}, got {value!r}; {remedy}")
 
 
 def with_steps_to_live(

@@ -15,6 +15,7 @@ from rec_estimator import _ops
 from rec_estimator.embedding_variable import (
     MAX_DIM,
     NAME_PATTERN,
+    as_slot_dtype,
     as_value_dtype,
     get_embedding_variable,
 )
@@ -42,6 +43,8 @@ _ROW_STDDEV = 0.05
 _PADDED_ROWS = "RecEstimatorPaddedRows"
 
 _COMBINERS = ("sum", "mean", "sqrtn", None)
+# The settings of a table that say how it stores rows.
+_DTYPES = ("value_dtype", "slot_dtype")
 _ID_TYPES = (tf.int64, tf.int32, tf.string)
 
 _Ids = Union[tf.SparseTensor, tf.RaggedTensor]
@@ -71,6 +74,7 @@ class EmbeddingFeature:
         ``evict_option=`` and ``regularizer=`` set these fields of it, and ``pretrained=`` takes the
         path of a file with rows (PretrainedRows); a field can be set in one way only.
       value_dtype: How the table stores vectors, as in get_embedding_variable. None: not set.
+      slot_dtype: How it stores the slots of optimizers, likewise.
 
     Raises:
       TypeError: A setting has the wrong type.
@@ -98,6 +102,7 @@ class EmbeddingFeature:
     initializer: Optional[Callable[..., tf.Tensor]]
     ev_option: Optional[EmbeddingVariableOption]
     value_dtype: Optional[tf.DType]
+    slot_dtype: Optional[tf.DType]
 
     def __init__(
         self,
@@ -117,9 +122,11 @@ class EmbeddingFeature:
         regularizer: Optional[Regularizer] = None,
         pretrained: Optional[str] = None,
         value_dtype: Optional[tf.DType] = None,
+        slot_dtype: Optional[tf.DType] = None,
     ) -> None:
         values = dict(locals())
         values["value_dtype"] = None if value_dtype is None else as_value_dtype(value_dtype)
+        values["slot_dtype"] = None if slot_dtype is None else as_slot_dtype(slot_dtype)
         values["source"] = name if source is None else source
         values["table"] = name if table is None else table
         values["ev_option"] = _with_shorthands(
@@ -144,8 +151,10 @@ class EmbeddingFeature:
                 f"dim must be <= {MAX_DIM}, got {self.dim}; it is the length of a vector, not the "
                 "number of rows"
             )
-        if self.value_dtype is not None:
-            check_narrow_dim("dim", self.dim, self.value_dtype)
+        for setting in _DTYPES:
+            dtype = getattr(self, setting)
+            if dtype is not None:
+                check_narrow_dim("dim", self.dim, dtype, setting)
         check_name("source", self.source)
         check_name("table", self.table)
         if not NAME_PATTERN.fullmatch(self.table):
@@ -549,11 +558,12 @@ def _table(name: str, settings: Mapping[str, Any]) -> EmbeddingTable:
     """Makes or finds a table with the settings that its features give."""
     names = [field.name for field in dataclasses.fields(InitializerOption)]
     init_option = InitializerOption(**{key: settings[key] for key in names if key in settings})
-    others = {k: v for k, v in settings.items() if k not in ("dim", "value_dtype", *names)}
+    others = {k: v for k, v in settings.items() if k not in ("dim", *_DTYPES, *names)}
     return get_embedding_variable(
         name,
         settings["dim"],
         value_dtype=settings.get("value_dtype"),
+        slot_dtype=settings.get("slot_dtype"),
         initializer=tf.get_variable_scope().initializer
         or tf.truncated_normal_initializer(stddev=_ROW_STDDEV),
         ev_option=EmbeddingVariableOption(init_option=init_option, **others),
@@ -587,8 +597,8 @@ def _settings_of(feature: EmbeddingFeature) -> Dict[str, Any]:
     given.update(_changed(option.init_option, InitializerOption()), dim=feature.dim)
     if feature.initializer is not None:
         given.setdefault("initializer", feature.initializer)
-    if feature.value_dtype is not None:
-        given["value_dtype"] = feature.value_dtype
+    dtypes = {setting: getattr(feature, setting) for setting in _DTYPES}
+    given.update((setting, dtype) for setting, dtype in dtypes.items() if dtype is not None)
     return given
 
 

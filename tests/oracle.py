@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import functools
 import math
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -216,6 +216,43 @@ def round_stochastically(value, dtype, noise):
     dropped = np.uint32(13 if dtype == np.float16 else 16)  # Bits of the mantissa.
     random = hashed & ((np.uint32(1) << dropped) - np.uint32(1))
     return ((value.view(np.uint32) + random) >> dropped << dropped).view(np.float32).astype(dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowTypes:
+    """How a table stores rows: NumPy's types of values and slots, and the seed of its rounding."""
+
+    value: Any = np.float32
+    slot: Any = np.float32
+    seed: int = 0
+
+    def noise(self, key, version, count):
+        """As rounding_noise; 0 if nothing is rounded."""
+        if self.value == self.slot == np.float32:
+            return 0
+        return rounding_noise(self.seed, key, version, count)
+
+    def of_slot(self, width):
+        """The type of a slot of so many numbers."""
+        return self.slot if width > 1 else np.float32
+
+    def nearest_slot(self, slot):
+        """float32 [width]. A slot that no step has computed, as it is stored."""
+        return slot.astype(self.of_slot(len(slot))).astype(np.float32)
+
+    def trained_value(self, value, noise):
+        """float32 [dim]. What a step has computed, as it is stored."""
+        return self._trained(value, self.value, noise)
+
+    def trained_slot(self, slot, number, noise):
+        """The same for the slot of this number."""
+        return self._trained(slot, self.of_slot(len(slot)), mix_key(noise + number + 1))
+
+    @staticmethod
+    def _trained(floats, dtype, noise):
+        if dtype == np.float32:
+            return floats
+        return round_stochastically(floats, dtype, noise).astype(np.float32)
 
 
 # ------------------------------------------------------------------ rules
@@ -568,9 +605,11 @@ class TableOracle:
         frozen_keys=(),
         l2_scale=0.0,
         decay_rate=0.0,
+        dtypes=None,
     ):
         self.l2_scale, self.decay_rate = np.float32(l2_scale), np.float32(decay_rate)
-        self.bank = np.asarray(bank, np.float32)
+        self.dtypes = dtypes or RowTypes()
+        self.bank = np.asarray(bank, np.float32).astype(self.dtypes.value).astype(np.float32)
         self.default_value = np.float32(default_value)
         self.threshold, self.coefficient = threshold, coefficient
         # With a threshold of 1 or less every key is admitted at once, so the filter counts nothing.
@@ -619,15 +658,17 @@ class TableOracle:
         counted_keys = [key for key in counted_keys if not self._is_padding(key)]
         sums: Dict[int, List[np.ndarray]] = {}
         for key, grad in zip(map(int, keys), np.asarray(grads, np.float32)):
-            if spec.per_occurrence and not self.l2_scale:
+            if spec.per_occurrence and not self.l2_scale and self.dtypes.value == np.float32:
                 sums.setdefault(key, []).append(grad)
             else:
                 sums.setdefault(key, [np.zeros_like(grad)])
                 sums[key][0] = sums[key][0] + grad
-        before = {}  # The version of each key's row before the step.
+        before, noises = {}, {}  # The version of each key's row before the step.
         for key in [*map(int, keys), *map(int, counted_keys)]:
             row = self.keys.setdefault(key, Row(in_cells=self.bloom))
             before.setdefault(key, -1 if row.value is None else row.version)
+            if key not in noises:
+                noises[key] = self.dtypes.noise(key, int(version), row.freq)
             row.freq = min(MAX_COUNT, row.freq + self.coefficient)
             row.version = int(version)
         self._admit()
@@ -644,12 +685,14 @@ class TableOracle:
             if self.l2_scale:
                 steps = [steps[0] + self.l2_scale * row.value]
             for name, width, initial in spec.slots_of(len(row.value)):
-                row.slots.setdefault(name, np.full([width], initial, np.float32))
+                fresh = np.full([width], initial, np.float32)
+                row.slots.setdefault(name, self.dtypes.nearest_slot(fresh))
             for grad in steps:
                 slots = [row.slots[name] for name in spec.slots]
                 value, *slots = spec.step(hyper, grad, row.value, *slots)
-                row.value = value
-                row.slots.update(zip(spec.slots, slots))
+                row.value = self.dtypes.trained_value(value, noises[key])
+                for number, (name, slot) in enumerate(zip(spec.slots, slots)):
+                    row.slots[name] = self.dtypes.trained_slot(slot, number, noises[key])
         for key, value in frozen.items():
             self.keys[key].value = value
 

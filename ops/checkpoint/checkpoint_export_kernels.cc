@@ -173,12 +173,12 @@ class TableExportOp : public OpKernel {
         context->allocate_output("values", TensorShape({n, dim_}), &values));
     OpOutputList slot_values;
     TF_RETURN_IF_ERROR(context->output_list("slot_values", &slot_values));
-    std::vector<float*> slot_outs;
+    std::vector<ValueRows> slot_outs;
     for (size_t i = 0; i < slots_.size(); ++i) {
       Tensor* out;
       TF_RETURN_IF_ERROR(
           slot_values.allocate(i, TensorShape({n, slots_[i].width}), &out));
-      slot_outs.push_back(out->flat<float>().data());
+      slot_outs.emplace_back(*out);
     }
     TF_RETURN_IF_ERROR(WriteSketch(context, snapshot, sketch));
     Tensor* unit;

@@ -30,7 +30,9 @@ Status FindSlots(TableResource& resource,
                              resource.name(), ", ", it->width, " for slot ",
                              slot.name, ", got ", slot.width);
     }
-    places->push_back({slot, it == present.end() ? -1 : offset});
+    places->push_back(
+        {slot, it == present.end() ? -1 : offset,
+         std::vector<float>(static_cast<size_t>(slot.width), slot.initial)});
   }
   return Status();
 }
@@ -62,17 +64,12 @@ void ValueRows::Set(int64_t i, const float* value) const {
 
 void CopyRowAndSlots(const float* row, int64_t i, const ValueRows& values,
                      const std::vector<SlotPlace>& places,
-                     const std::vector<float*>& slots) {
+                     const std::vector<ValueRows>& slots) {
   values.Set(i, row);
   for (size_t s = 0; s < places.size(); ++s) {
     const SlotPlace& place = places[s];
-    const int width = place.slot.width;
-    float* const out = slots[s] + i * width;
-    if (place.offset < 0) {
-      std::fill_n(out, width, place.slot.initial);
-    } else {
-      std::copy_n(row + place.offset, width, out);
-    }
+    slots[s].Set(i,
+                 place.offset < 0 ? place.initial.data() : row + place.offset);
   }
 }
 

@@ -64,6 +64,7 @@ constexpr char kBank[] = "/default_values";
 struct SlotPlace {
   SlotSpec slot;
   int offset;  // In floats from the start of the row. -1: no such slot.
+  std::vector<float> initial;  // (slot.width) Every float is slot.initial.
 };
 
 // Finds the requested slots in the table's rows. InvalidArgument if the table
@@ -72,8 +73,8 @@ absl::Status FindSlots(TableResource& resource,
                        const std::vector<SlotSpec>& requested,
                        std::vector<SlotPlace>* places);
 
-// Where the values of rows are copied to: a tensor [n, dim] of float, bfloat16,
-// half or uint8.
+// Where the values of rows, or a slot of them, are copied to: a tensor [n, dim]
+// of float, bfloat16, half or uint8.
 class ValueRows {
  public:
   // The tensors outlive the object. scale_offset: [n, 2], for uint8 only.
@@ -90,11 +91,11 @@ class ValueRows {
   char* const scale_offset_;
 };
 
-// Copies one row to row i of `values` and of `slots`, one (n, width) per place.
-// A slot that the table does not have gets its initial value.
+// Copies one row to row i of `values` and of `slots`, one for each place. A
+// slot that the table does not have gets its initial value.
 void CopyRowAndSlots(const float* row, int64_t i, const ValueRows& values,
                      const std::vector<SlotPlace>& places,
-                     const std::vector<float*>& slots);
+                     const std::vector<ValueRows>& slots);
 
 // ResourceExhausted if there are more keys than the offsets can count. They
 // are int32, as DeepRec's are.

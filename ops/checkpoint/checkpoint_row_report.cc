@@ -18,10 +18,10 @@ std::string Describe(const RowSurvey::Broken& broken, TableResource& resource,
                      const std::vector<SlotPlace>& slots) {
   const bool in_value = broken.place < resource.table().dim();
   std::string where = in_value ? "the value" : "a slot";
-  for (const auto& [slot, offset] : slots) {
-    if (offset >= 0 && broken.place >= offset &&
-        broken.place < offset + slot.width) {
-      where = StrCat("slot ", slot.name);
+  for (const SlotPlace& place : slots) {
+    if (place.offset >= 0 && broken.place >= place.offset &&
+        broken.place < place.offset + place.slot.width) {
+      where = StrCat("slot ", place.slot.name);
     }
   }
   std::string since;

@@ -226,7 +226,7 @@ class TableSave {
     Tensor keys = chunk->keys.Slice(0, n), freqs = chunk->freqs.Slice(0, n);
     Tensor versions = chunk->versions.Slice(0, n), values, scale_offset;
     std::vector<Tensor> slots;
-    std::vector<float*> slot_outs;
+    std::vector<ValueRows> slot_outs;
     std::optional<ValueRows> value_out;
     if (with_row) {
       values = chunk->values.Slice(0, n);
@@ -234,7 +234,7 @@ class TableSave {
       value_out.emplace(values, scale_offset);
       for (const Tensor& slot : chunk->slots) {
         slots.push_back(slot.Slice(0, n));
-        slot_outs.push_back(slots.back().flat<float>().data());
+        slot_outs.emplace_back(slots.back());
       }
     }
     int64_t* freq_out = freqs.flat<int64_t>().data();
@@ -304,8 +304,9 @@ class TableSave {
     }
     it->slots.resize(places_.size());
     for (size_t s = 0; s < places_.size(); ++s) {
-      TF_RETURN_IF_ERROR(Allocate(
-          DT_FLOAT, TensorShape({n, places_[s].slot.width}), &it->slots[s]));
+      const int width = places_[s].slot.width;
+      TF_RETURN_IF_ERROR(Allocate(SlotTypeOf(resource_.table(), width),
+                                  TensorShape({n, width}), &it->slots[s]));
     }
     return Status();
   }

@@ -140,8 +140,11 @@ Status ReadRules(OpKernelConstruction* context, RowRules* rules) {
   TF_RETURN_IF_ERROR(context->GetAttr("rounding_seed", &rounding_seed));
   tensorflow::DataType value_dtype;
   TF_RETURN_IF_ERROR(context->GetAttr("value_dtype", &value_dtype));
+  tensorflow::DataType slot_dtype;
+  TF_RETURN_IF_ERROR(context->GetAttr("slot_dtype", &slot_dtype));
   rules->value = {ValueTypeOf(value_dtype),
-                  static_cast<uint64_t>(rounding_seed)};
+                  static_cast<uint64_t>(rounding_seed),
+                  slot_dtype == tensorflow::DT_BFLOAT16};
   if (rules->max_rows < 0) {
     return InvalidArgument("max_rows must be >= 0, got ", rules->max_rows);
   }
@@ -170,11 +173,10 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
     OP_REQUIRES_OK(context, ReadFilter(context, &filter_));
     OP_REQUIRES_OK(context, ReadRules(context, &rules_));
     OP_REQUIRES(
-        context,
-        rules_.value.type == ValueType::kFloat32 || dim_ <= kMaxNarrowDim,
+        context, !rules_.value.is_narrow() || dim_ <= kMaxNarrowDim,
         InvalidArgument("dim must be <= ", kMaxNarrowDim,
-                        " with values of 16 or 8 bits, got ", dim_,
-                        "; leave value_dtype out"));
+                        " with values or slots of 16 or 8 bits, got ", dim_,
+                        "; leave value_dtype and slot_dtype out"));
     OP_REQUIRES_OK(context, storage_.Read(context));
     OP_REQUIRES_OK(context, context->GetAttr("refreshable", &is_refreshable_));
     if (is_refreshable_) {
@@ -261,14 +263,7 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
                      SketchText(filter_.sketch));
     }
     const RowRules& rules = table.rules();
-    if (rules.value.type != rules_.value.type) {
-      return must_be("value_dtype",
-                     DataTypeString(DataTypeOf(rules.value.type)),
-                     DataTypeString(DataTypeOf(rules_.value.type)));
-    }
-    if (rules.value.seed != rules_.value.seed) {
-      return must_be("rounding_seed", rules.value.seed, rules_.value.seed);
-    }
+    TF_RETURN_IF_ERROR(VerifyTypes(rules.value, must_be));
     if (rules.max_rows != rules_.max_rows) {
       return must_be("max_rows", rules.max_rows, rules_.max_rows);
     }
@@ -284,6 +279,26 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
                      Listed(rules_.frozen_keys));
     }
     return resource->storage().CheckSame(resource->name(), storage_);
+  }
+
+  // must_be: as in VerifyResource.
+  template <typename MustBe>
+  Status VerifyTypes(const ValueSpec& present, const MustBe& must_be) const {
+    const ValueSpec& given = rules_.value;
+    if (present.type != given.type) {
+      return must_be("value_dtype", DataTypeString(DataTypeOf(present.type)),
+                     DataTypeString(DataTypeOf(given.type)));
+    }
+    if (present.has_narrow_slots != given.has_narrow_slots) {
+      const auto type = [](const ValueSpec& each) {
+        return each.has_narrow_slots ? "bfloat16" : "float";
+      };
+      return must_be("slot_dtype", type(present), type(given));
+    }
+    if (present.seed != given.seed) {
+      return must_be("rounding_seed", present.seed, given.seed);
+    }
+    return Status();
   }
 
   std::string shared_name_;

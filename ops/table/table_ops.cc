@@ -60,6 +60,7 @@ REGISTER_OP("RecEstimator>TableHandle")
     .Attr("version_unit: {'', 'step', 'second'} = ''")
     .Attr("value_dtype: {float, bfloat16, half, uint8} = DT_FLOAT")
     .Attr("rounding_seed: int = 0")
+    .Attr("slot_dtype: {float, bfloat16} = DT_FLOAT")
     .Attr("refreshable: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
@@ -96,8 +97,10 @@ version_unit: What the versions count that steps write. '': unknown, as in graph
   the restored checkpoint.
 value_dtype: How values are stored. Lookups give float32 and steps compute in float32; with 16 bits, a trained value is
   rounded stochastically. With uint8, a row has a byte for each element, a scale and an offset; such a table is that of an
-  export and cannot be trained. dim is at most 2048 unless it is float. Slots are float32 always.
+  export and cannot be trained. dim is at most 2048 unless it and slot_dtype are float.
 rounding_seed: What tells the random bits of this rounding apart from those of other tables; that of all shards of a table.
+slot_dtype: How slots of more than one number are stored; slots of one number are float. Steps compute in float32; a bfloat16
+  is rounded stochastically.
 refreshable: Whether each step reads one state of this table and of the others that are refreshable, although ModelRefresh
   changes them meanwhile.
 )doc");

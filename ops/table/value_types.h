@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types of stored values, as TensorFlow and as the core call them.
+// The types of stored values and slots, as TensorFlow and as the core call
+// them.
 #ifndef REC_ESTIMATOR_OPS_TABLE_VALUE_TYPES_H_
 #define REC_ESTIMATOR_OPS_TABLE_VALUE_TYPES_H_
 
 #include "ops/core/math/narrow_floats.h"
+#include "ops/core/rows/row_format.h"
 #include "ops/core/rows/table_spec.h"
+#include "ops/core/table/embedding_table.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace rec_estimator {
@@ -35,6 +38,13 @@ inline tensorflow::DataType DataTypeOf(ValueType type) {
       break;
   }
   return tensorflow::DT_FLOAT;
+}
+
+// The type in which a table stores a slot of so many numbers.
+inline tensorflow::DataType SlotTypeOf(const EmbeddingTable& table, int width) {
+  return RowFormat(table.dim(), table.rules().value).IsNarrowSlot(width)
+             ? tensorflow::DT_BFLOAT16
+             : tensorflow::DT_FLOAT;
 }
 
 }  // namespace rec_estimator

@@ -138,7 +138,7 @@ def _write_table(bundle: Bundle, folder: str, table: FolderTable, stored: Stored
     names = _slot_folders(table)
     for slot, shards in stored.slots.items():
         name = names.get(slot, slot.replace("/", "_"))
-        _copy(bundle, [f"{shard}-values" for shard in shards], os.path.join(folder, name))
+        _write_values(bundle, [f"{shard}-values" for shard in shards], os.path.join(folder, name))
     thresholds = table.thresholds
     if thresholds is not None and thresholds.access_threshold is not None:
         access, eviction = thresholds.access_threshold, thresholds.eviction_threshold
@@ -193,7 +193,7 @@ def _copy(bundle: Bundle, names: Sequence[str], folder: str) -> None:
 
 
 def _write_values(bundle: Bundle, names: Sequence[str], folder: str) -> None:
-    """Writes values as float32, which they are in all folders of Rec SDK."""
+    """Writes values or slots as float32, which they are in all folders of Rec SDK."""
     first = bundle.tensors[names[0]]
     if first.dtype == tf.float32:
         return _copy(bundle, names, folder)

@@ -21,7 +21,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import feature_columns
-from rec_estimator.embedding_variable import as_value_dtype, with_steps_to_live
+from rec_estimator.embedding_variable import as_slot_dtype, as_value_dtype, with_steps_to_live
 from rec_estimator.feature_column.columns import (
     COMBINERS,
     CategoricalColumn,
@@ -58,6 +58,7 @@ def categorical_column_with_embedding(
     partition_num: Optional[int] = None,
     ev_option: Optional[EmbeddingVariableOption] = None,
     value_dtype: Optional[tf.DType] = None,
+    slot_dtype: Optional[tf.DType] = None,
 ) -> EmbeddedCategoricalColumn:
     """Makes a column whose ids are keys of a table; it needs no vocabulary.
 
@@ -71,6 +72,7 @@ def categorical_column_with_embedding(
         variable scope.
       ev_option: Filter, eviction and all other options of the table.
       value_dtype: How the table stores vectors, as in get_embedding_variable.
+      slot_dtype: How it stores the slots of optimizers, likewise.
 
     Returns:
       The column. It is hashable and equal to a column with the same settings.
@@ -110,7 +112,9 @@ def categorical_column_with_embedding(
             "EmbeddingVariableOption(filter_option=CounterFilter(3))"
         )
     return EmbeddedCategoricalColumn(
-        key, dtype, partition_num, ev_option, as_value_dtype(value_dtype)
+        *(key, dtype, partition_num, ev_option),
+        as_value_dtype(value_dtype),
+        as_slot_dtype(slot_dtype),
     )
 
 
@@ -335,9 +339,9 @@ def shared_embedding_columns(
     settings = [(column.name, _shared_settings(source_of(column))) for column in columns]
     if any(setting != settings[0][1] for _, setting in settings):
         raise ValueError(
-            "categorical_columns must have the same ev_option, partition_num and value_dtype, and "
-            f"all be strings or all be integers, got {settings}; only such columns can share a "
-            "table"
+            "categorical_columns must have the same ev_option, partition_num, value_dtype and "
+            f"slot_dtype, and all be strings or all be integers, got {settings}; only such columns "
+            "can share a table"
         )
     if name is None:
         name = "_".join([*sorted(column.name for column in columns), "shared_embedding"])
@@ -403,6 +407,6 @@ def _dense_column(
 
 def _shared_settings(
     column: EmbeddedCategoricalColumn,
-) -> Tuple[EmbeddingVariableOption, Optional[int], tf.DType, bool]:
-    is_string = column.dtype == tf.string
-    return column.ev_option, column.partition_num, column.value_dtype, is_string
+) -> Tuple[EmbeddingVariableOption, Optional[int], tf.DType, tf.DType, bool]:
+    dtypes = column.value_dtype, column.slot_dtype
+    return column.ev_option, column.partition_num, *dtypes, column.dtype == tf.string

@@ -80,6 +80,7 @@ class EmbeddedCategoricalColumn(
       partition_num: Number of shards of the table. None: set by the variable scope.
       ev_option: All other options of the table.
       value_dtype: How the table stores vectors, as in get_embedding_variable.
+      slot_dtype: How it stores the slots of optimizers, likewise.
     """
 
     key: str
@@ -87,6 +88,7 @@ class EmbeddedCategoricalColumn(
     partition_num: Optional[int]
     ev_option: EmbeddingVariableOption
     value_dtype: tf.DType = tf.float32
+    slot_dtype: tf.DType = tf.float32
 
     # With True here, TensorFlow would use the column in Keras layers.
     _is_v2_column = False
@@ -314,6 +316,7 @@ class EmbeddingColumn(
             dim=self.dimension,
             ev_option=source.ev_option,
             value_dtype=source.value_dtype,
+            slot_dtype=source.slot_dtype,
         )
         return present[0]
 
@@ -358,6 +361,7 @@ def table_of(
         partitioner=None if shards is None else tf.fixed_size_partitioner(shards),
         ev_option=source.ev_option,
         value_dtype=source.value_dtype,
+        slot_dtype=source.slot_dtype,
     )
 
 

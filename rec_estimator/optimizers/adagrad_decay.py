@@ -56,6 +56,9 @@ class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):
     """
 
     table_rule = "AdagradDecay"
+    harm_of_narrow_slots: Optional[str] = (
+        "whose count of periods must be exact, as in AdagradDecayOptimizerV2"
+    )
 
     # Floats per row in slot <name>_1; None: the dim of the table.
     _power_width: Optional[int] = None
@@ -163,5 +166,6 @@ class AdagradDecayOptimizerV2(AdagradDecayOptimizer):
     """
 
     table_rule = "AdagradDecayV2"
+    harm_of_narrow_slots = None  # One number per row is stored in float32.
 
     _power_width = 1

@@ -39,6 +39,7 @@ class AMSGradOptimizer(DenseSteps, AdamOptimizer):
     """
 
     table_rule = "AMSGrad"
+    harm_of_narrow_slots = "whose largest moment would only keep errors of rounding that raise it"
 
     def __init__(
         self,

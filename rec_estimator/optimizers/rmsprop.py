@@ -72,6 +72,8 @@ class RMSPropOptimizer(TableUpdates, tf.train.RMSPropOptimizer):
             name=name,
         )
         self.table_rule = "CenteredRMSProp" if centered else "RMSProp"
+        if centered:
+            self.harm_of_narrow_slots = "whose variance rounded means would make negative"
 
     def table_slots(self) -> Sequence[TableSlot]:
         """The mean square, the mean if centered, and the momentum."""

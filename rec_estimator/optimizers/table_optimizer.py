@@ -124,9 +124,10 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
 
     # Whether tables with padding_keys are refused: a factory was called with use_fusion_optim=True.
     refuses_padding_keys = False
-
     # Whether the rule computes values from slots, so that it would undo a decay of the values.
     computes_values_from_slots = False
+    # What slots of 16 bits would harm, to follow the name of the optimizer; None: nothing.
+    harm_of_narrow_slots: Optional[str] = None
 
     # What full saves evict of the tables that the rule trains, besides their own evict_option.
     evict_option: Optional[EvictionRule] = None
@@ -253,7 +254,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
           TypeError: The gradient of a table is not tf.IndexedSlices.
           RuntimeError: A table with padding_keys gets no gradient, or use_fusion_optim is True.
           ValueError: The graph already updates a table; one gradient is given for several shards;
-            a table has LazyDecay, and this is FTRL or the table counts its versions in seconds;
+            a table has LazyDecay or a slot_dtype, with which the rule or the table cannot be;
             under tf.train.SyncReplicasOptimizer, keys are counted that no gradient reaches; or an
             observer of the graph, such as sample-aware compression, refuses the gradients.
         """
@@ -502,6 +503,11 @@ def _check_table(table: LogicalTable, optimizer: TableUpdates) -> None:
         raise RuntimeError(
             f"use_fusion_optim must be False for table {table.name!r}, which has padding_keys, got "
             "True; leave one out"
+        )
+    if optimizer.harm_of_narrow_slots is not None and table.slot_dtype != tf.float32:
+        raise ValueError(
+            f"slot_dtype of table {table.name!r} must be float32 with {type(optimizer).__name__}, "
+            f"{optimizer.harm_of_narrow_slots}, got {table.slot_dtype.name}; leave slot_dtype out"
         )
     if not decays(table):
         return

@@ -24,7 +24,7 @@ from rec_estimator.table.registration import (
     refuse_eager_mode,
     register_table,
 )
-from rec_estimator.table.table import VALUE_DTYPES, check_narrow_dim, graph_tables
+from rec_estimator.table.table import SLOT_DTYPES, VALUE_DTYPES, check_narrow_dim, graph_tables
 
 # Rec SDK's limits.
 _MAX_DIM = 8192
@@ -57,6 +57,7 @@ def create_table(
     fusion_optimizer_var: bool = True,
     hashtable_threshold: int = 0,
     regularizer: Optional[Regularizer] = None,
+    slot_dtype: tf.DType = tf.float32,
 ) -> SparseTable:
     """Makes a table for ``sparse_lookup``, or returns the existing one of that name.
 
@@ -94,6 +95,8 @@ def create_table(
       hashtable_threshold: In [0, 2**31 - 1]. Without effect.
       regularizer: L2Regularizer or LazyDecay; not in Rec SDK. LazyDecay cannot be combined with an
         eviction_threshold, with which the versions of rows are timestamps.
+      slot_dtype: tf.float32, or tf.bfloat16 as in get_embedding_variable; not in Rec SDK. ``dim``
+        is then at most 2,048.
 
     Returns:
       The table.
@@ -112,8 +115,8 @@ def create_table(
       ('user_table', 4, 1000)
     """
     sizes = (device_vocabulary_size, host_vocabulary_size, ssd_vocabulary_size)
-    _check_types(key_dtype, value_dtype, emb_initializer)
-    dim = _checked_dim(dim, value_dtype)
+    _check_types(key_dtype, value_dtype, slot_dtype, emb_initializer)
+    dim = _checked_dim(dim, value_dtype, slot_dtype)
     name = _checked_name(name)
     check_bool("is_save", is_save)
     _check_init_param(init_param)
@@ -126,10 +129,7 @@ def create_table(
     _check_enable_merge(enable_merge)
     _check_sizes(sizes, ssd_data_path)
     padding = _checked_padding_keys(padding_keys, padding_keys_mask, padding_keys_len)
-    if padding and is_dp:
-        raise RuntimeError(
-            f"is_dp must be False with padding_keys, got True for table {name!r}; leave one out"
-        )
+    _check_padding_of_dp(name, padding, is_dp)
     refuse_eager_mode("create_table")
     settings: Dict[str, Any] = dict(
         # int32 keys are widened. Rec SDK's ids are always int64.
@@ -144,6 +144,7 @@ def create_table(
         ssd_data_path=tuple(ssd_data_path),
         regularizer=regularizer,
         value_dtype=value_dtype,
+        slot_dtype=slot_dtype,
     )
     with tf.init_scope():
         table = _existing_table(name, settings)
@@ -172,10 +173,20 @@ def _existing_table(name: str, settings: Dict[str, Any]) -> Optional[SparseTable
     return None
 
 
-def _check_types(key_dtype: object, value_dtype: object, initializer: object) -> None:
+def _check_padding_of_dp(name: str, padding: Sequence[int], is_dp: bool) -> None:
+    if padding and is_dp:
+        raise RuntimeError(
+            f"is_dp must be False with padding_keys, got True for table {name!r}; leave one out"
+        )
+
+
+def _check_types(
+    key_dtype: object, value_dtype: object, slot_dtype: object, initializer: object
+) -> None:
     for name, value, allowed in (
         ("key_dtype", key_dtype, (tf.int64, tf.int32)),
         ("value_dtype", value_dtype, VALUE_DTYPES),
+        ("slot_dtype", slot_dtype, SLOT_DTYPES),
     ):
         # tf.as_dtype would raise TypeError for a name that is not a type.
         if value not in allowed:
@@ -191,7 +202,9 @@ def _check_types(key_dtype: object, value_dtype: object, initializer: object) ->
         )
 
 
-def _checked_dim(dim: Union[int, tf.TensorShape], value_dtype: tf.DType) -> int:
+def _checked_dim(
+    dim: Union[int, tf.TensorShape], value_dtype: tf.DType, slot_dtype: tf.DType
+) -> int:
     if isinstance(dim, tf.TensorShape):
         if dim.rank != 1 or dim.as_list() == [None]:
             raise ValueError(f"dim can only be one dim shape, got {dim}; give tf.TensorShape([8])")
@@ -199,6 +212,7 @@ def _checked_dim(dim: Union[int, tf.TensorShape], value_dtype: tf.DType) -> int:
     dim = getattr(dim, "value", dim)  # tf.Dimension
     check_int("dim", dim, 1, _MAX_DIM)
     check_narrow_dim("dim", dim, value_dtype)
+    check_narrow_dim("dim", dim, slot_dtype, setting="slot_dtype")
     return dim
 
 

@@ -87,6 +87,7 @@ class SparseTable(EmbeddingTable):
         ssd_data_path: Sequence[str],
         regularizer: Optional[Regularizer],
         value_dtype: tf.DType,
+        slot_dtype: tf.DType,
     ) -> None:
         self.table_name = name
         self.emb_initializer = initializer
@@ -112,6 +113,7 @@ class SparseTable(EmbeddingTable):
             ev_option=EmbeddingVariableOption(regularizer=regularizer),
             trainable=True,
             value_dtype=value_dtype,
+            slot_dtype=slot_dtype,
         )
 
     def _initial_vectors(

@@ -24,13 +24,17 @@ class SlotSpec:
     Attributes:
       name: TensorFlow's name of the slot, e.g. "Adagrad" or "Adam_1". A checkpoint stores the slot
         as ``<table>/<name>``.
-      width: Floats per row.
+      width: Numbers per row.
       initial: Value of the slot in a new row.
     """
 
     name: str
     width: int
     initial: float = 0.0
+
+    def dtype_in(self, table: "LogicalTable") -> tf.DType:
+        """The type in which a table stores the slot; of one number per row, always float32."""
+        return table.slot_dtype if self.width > 1 else tf.float32
 
 
 class LogicalTable(Protocol):
@@ -40,6 +44,7 @@ class LogicalTable(Protocol):
     dim: int
     key_dtype: tf.DType
     row_dtype: tf.DType
+    slot_dtype: tf.DType
     ev_option: EmbeddingVariableOption
     trainable: bool
     is_save: bool

@@ -47,5 +47,5 @@ def share_memory(tables: List[EmbeddingTable], limit: int) -> None:
 
 
 def _bytes_per_key(table: EmbeddingTable) -> int:
-    floats = table.dim + sum(slot.width for slot in table.shards[0].slots)
-    return 4 * floats + _ENTRY_BYTES
+    slots = sum(slot.width * slot.dtype_in(table).size for slot in table.shards[0].slots)
+    return table.dim * table.row_dtype.size + slots + _ENTRY_BYTES

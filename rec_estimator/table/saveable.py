@@ -375,8 +375,13 @@ class TableSaveable(saving.SaveableObject):
                     keys_filtered=tf.cast(parts.keys_filtered, shard.table.key_dtype),
                 )
         names = [shard.name] + [f"{shard.name}/{slot.name}" for slot in shard.slots]
+        # Exact: the op gives float32 for slots of either type.
+        slot_values = [
+            tf.cast(values, slot.dtype_in(shard.table))
+            for slot, values in zip(shard.slots, parts.slot_values)
+        ]
         specs = []
-        for name, values in zip(names, [parts.values, *parts.slot_values]):
+        for name, values in zip(names, [parts.values, *slot_values]):
             specs.append(self._spec(values, f"{name}-values"))
             specs.extend(
                 self._spec(getattr(parts, tensor), f"{name}-{tensor}") for tensor in _KEY_TENSORS

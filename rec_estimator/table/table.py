@@ -54,9 +54,10 @@ from rec_estimator.table.variable_like import VariableLike, VariableName, no_val
 # The collection of the logical tables of a graph, under the name that DeepRec uses.
 EMBEDDING_VARIABLES = "embedding_variables"
 
-# How values may be stored, and the most elements of a vector that is stored in 16 bits: a step
-# widens rows on the stack of its thread.
+# How values and slots may be stored, and the most elements of a vector that is stored in 16 bits or
+# has such slots: a step widens rows on the stack of its thread.
 VALUE_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
+SLOT_DTYPES = (tf.float32, tf.bfloat16)
 MAX_NARROW_DIM = 2048
 
 # The version of a key that no step has trained. An eviction by age replaces it by the current step.
@@ -75,6 +76,7 @@ class EmbeddingTable(WritableTable):
       key_dtype: tf.int64 or tf.int32. The type of the ids, and of the keys in a checkpoint.
       value_dtype: tf.float32, tf.bfloat16 or tf.float16, the type in which values are stored.
       row_dtype: value_dtype or, in a graph that is built for an export, that of its rows.
+      slot_dtype: tf.float32 or tf.bfloat16, the type of slots of more than one number per row.
       shards: The shards. A key is in shard ``floormod(key, 1000) % len(shards)``.
       initial_value: float32 [default_value_dim, dim]. The bank of initial vectors.
       ev_option: All other settings of the table.
@@ -101,11 +103,13 @@ class EmbeddingTable(WritableTable):
         ev_option: EmbeddingVariableOption,
         trainable: bool,
         value_dtype: tf.DType = tf.float32,
+        slot_dtype: tf.DType = tf.float32,
     ) -> None:
         self.name = VariableName(name)
         self.dim = dim
         self.key_dtype = key_dtype
-        self.value_dtype, self.row_dtype = value_dtype, row_dtype_of_export() or value_dtype
+        self.value_dtype, self.slot_dtype = value_dtype, slot_dtype
+        self.row_dtype = row_dtype_of_export() or value_dtype
         check_narrow_dim("dim", dim, self.row_dtype, setting="row_dtype")
         self.ev_option = ev_option
         self.regularizer = ev_option.regularizer
@@ -149,12 +153,10 @@ class EmbeddingTable(WritableTable):
 
     def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
         """The attributes of the op that makes the handle of one of ``num_shards`` shards."""
-        attrs = {"dim": self.dim, "version_unit": self.version_unit, **_value_attrs(self)}
-        attrs["default_value"] = self.ev_option.init.default_value_no_permission
-        option = self.filter
-        if option is not None:
+        attrs = {"dim": self.dim, "version_unit": self.version_unit, **_row_attrs(self)}
+        if self.filter is not None:
             # The filter of every shard has the size for the whole table.
-            attrs.update(option.handle_attrs())
+            attrs.update(self.filter.handle_attrs())
         for limit in (self.ev_option.capacity, self.disk_storage):
             if limit is not None:
                 attrs.update(limit.handle_attrs(num_shards))
@@ -250,9 +252,8 @@ class EmbeddingTable(WritableTable):
         return option
 
     def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
-        if not self.is_save:
-            return {}
-        return {f"rows_{shard.part}": saveable_of(shard) for shard in self.shards}
+        shards = self.shards if self.is_save else []
+        return {f"rows_{shard.part}": saveable_of(shard) for shard in shards}
 
     def size(self) -> tf.Tensor:
         """int64 []. The number of keys that own a row."""
@@ -379,31 +380,34 @@ dispatch.explain_failed_calls(
 )
 
 
-def _value_attrs(table: EmbeddingTable) -> Dict[str, Any]:
-    """The attributes of a handle that say how values are stored."""
-    if table.row_dtype == tf.float32:
-        return {}
-    # All shards, in all graphs, round with the random bits of one table.
-    return {"value_dtype": table.row_dtype, "rounding_seed": zlib.crc32(table.name.encode())}
+def _row_attrs(table: EmbeddingTable) -> Dict[str, Any]:
+    """The attributes of a handle that say how rows are stored, and what is read in place of one."""
+    dtypes = {"value_dtype": table.row_dtype, "slot_dtype": table.slot_dtype}
+    attrs: Dict[str, Any] = {key: dtype for key, dtype in dtypes.items() if dtype != tf.float32}
+    if attrs:
+        # All shards, in all graphs, round with the random bits of one table.
+        attrs["rounding_seed"] = zlib.crc32(table.name.encode())
+    attrs["default_value"] = table.ev_option.init.default_value_no_permission
+    return attrs
 
 
 def check_narrow_dim(
-    argument: str, dim: int, value_dtype: tf.DType, setting: str = "value_dtype"
+    argument: str, dim: int, dtype: tf.DType, setting: str = "value_dtype"
 ) -> None:
-    """Refuses vectors that are too long to be stored in 16 or 8 bits.
+    """Refuses vectors that are too long for values or slots of 16 or 8 bits.
 
     Args:
       argument: The caller's name for dim.
       dim: Number of elements of a vector.
-      value_dtype: One of VALUE_DTYPES or of ROW_DTYPES.
-      setting: The caller's name for value_dtype.
+      dtype: One of VALUE_DTYPES or of ROW_DTYPES.
+      setting: The caller's name for dtype.
 
     Raises:
       ValueError: dim is too large for this type.
     """
-    if value_dtype != tf.float32 and dim > MAX_NARROW_DIM:
+    if dtype != tf.float32 and dim > MAX_NARROW_DIM:
         raise ValueError(
-            f"{argument} must be <= {MAX_NARROW_DIM} with {setting}={value_dtype.name}, got "
+            f"{argument} must be <= {MAX_NARROW_DIM} with {setting}={dtype.name}, got "
             f"{dim}; leave {setting} out"
         )
 

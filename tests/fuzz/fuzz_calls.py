@@ -69,7 +69,7 @@ ATTRS = {
         "filter_freq": 3,
         "sketch": f"counting_bloom_filter max_element_size={2**40} false_positive_probability=0.01",
     },
-    "of 16 bits": {"value_dtype": tf.bfloat16, "rounding_seed": 7},
+    "of 16 bits": {"value_dtype": tf.bfloat16, "slot_dtype": tf.bfloat16, "rounding_seed": 7},
     "of 8 bits": {"value_dtype": tf.uint8},
 }
 

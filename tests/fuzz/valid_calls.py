@@ -124,6 +124,7 @@ VALID_CALLS = {
         "capacity_half_life": 5,
         "has_padding_key": True,
         "frozen_keys": [5, 0],
+        "slot_dtype": "bfloat16",
         "refreshable": True,
     },
     "table_initialize": {"table": Table(), "bank": BANK, "only_new": False},

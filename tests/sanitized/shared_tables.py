@@ -14,7 +14,7 @@ OPTIMIZERS = {
     "bloom": rec.optimizers.AdamOptimizer(0.1),
     "limited": rec.optimizers.FtrlOptimizer(0.1),
     "plain": rec.optimizers.GradientDescentOptimizer(0.1),
-    "narrow": rec.optimizers.RowwiseAdagradOptimizer(0.1),
+    "narrow": rec.optimizers.MomentumOptimizer(0.1, 0.9),
 }
 
 
@@ -39,7 +39,9 @@ def make_tables():
             tf.int64, DIM, "limited", tf.ones_initializer(), device_vocabulary_size=KEYS // 2
         ),
         "plain": rec.get_embedding_variable("plain", DIM),
-        "narrow": rec.get_embedding_variable("narrow", DIM, value_dtype=tf.bfloat16),
+        "narrow": rec.get_embedding_variable(
+            "narrow", DIM, value_dtype=tf.bfloat16, slot_dtype=tf.bfloat16
+        ),
     }
 
 

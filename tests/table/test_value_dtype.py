@@ -8,6 +8,19 @@ import oracle
 import pytest
 import storage_runs
 import tensorflow.compat.v1 as tf
+from narrow_tables import (
+    BANK,
+    DIM,
+    Contents,
+    adagrad,
+    after_steps,
+    make_table,
+    many_keys,
+    memory_of_rows,
+    random_batches,
+    save_and_restore,
+    trainer,
+)
 from optimizer_rules import ALL_RULES, initial_vectors, initialized_session, ours, rules
 
 import rec_estimator as rec
@@ -16,62 +29,7 @@ from rec_estimator.features import lookup_features
 from rec_estimator.table.table import graph_tables
 
 NARROW = pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16], ids=lambda dtype: dtype.name)
-DIM = 5
-BANK = initial_vectors(DIM, 8)
 KEYS = [3, -7, 3, 2**60, 11]
-
-
-def make_table(dtype, dim=DIM, name="t", shards=None, storage=None, **options):
-    bank = BANK if dim == DIM else initial_vectors(dim, 8)
-    return rec.get_embedding_variable(
-        name,
-        dim,
-        value_dtype=dtype,
-        partitioner=tf.fixed_size_partitioner(shards) if shards else None,
-        ev_option=rec.EmbeddingVariableOption(
-            init_option=rec.InitializerOption(tf.constant_initializer(bank), len(bank)), **options
-        ),
-    )
-
-
-def trainer(table, optimizer):
-    """A function of a session, keys and their gradients that runs one step."""
-    keys = tf.placeholder(tf.int64, [None])
-    gradients = tf.placeholder(tf.float32, [None, table.dim])
-    loss = tf.reduce_sum(rec.embedding_lookup(table, keys) * gradients)
-    train = optimizer.minimize(loss, global_step=tf.train.get_or_create_global_step())
-    return lambda session, *batch: session.run(train, dict(zip((keys, gradients), batch)))
-
-
-def random_batches(n, dim=DIM, seed=1):
-    random = np.random.RandomState(seed)
-    for _ in range(n):
-        keys = random.randint(-20, 20, 60)
-        yield keys, random.randn(len(keys), dim).astype(np.float32)
-
-
-def adagrad():
-    return rec.optimizers.AdagradOptimizer(0.05)
-
-
-def contents(session, export):
-    """{key: (value, count, version)}."""
-    rows = session.run(export)
-    return {
-        key: (value.tobytes(), freq, version)
-        for key, value, version, freq in zip(rows.keys, rows.values, rows.versions, rows.freqs)
-    }
-
-
-def after_steps(dtype, steps=4, shards=None, config=None, batches=random_batches, **options):
-    with tf.Graph().as_default():
-        table = make_table(dtype, shards=shards, **options)
-        train, export = trainer(table, adagrad()), table.export()
-        with tf.Session(config=config) as session:
-            session.run(tf.global_variables_initializer())
-            for batch in batches(steps):
-                train(session, *batch)
-            return contents(session, export)
 
 
 # ------------------------------------------------------------------ lookups and steps
@@ -91,23 +49,18 @@ def test_an_unknown_key_reads_the_nearest_numbers_to_its_initial_vector(dtype):
 def test_a_step_has_the_bits_of_numpy(dtype, dim):
     table = make_table(dtype, dim)
     export, train = table.export(), trainer(table, adagrad())
-    narrow, seed = dtype.as_numpy_dtype, zlib.crc32(b"t")
-    bank = initial_vectors(dim, 8)
-    values, squares, counts = {}, {}, {}
+    expected = oracle.TableOracle(
+        initial_vectors(dim, 8),
+        dtypes=oracle.RowTypes(dtype.as_numpy_dtype, seed=zlib.crc32(b"t")),
+    )
     with initialized_session() as session:
         for step, (keys, gradients) in enumerate(random_batches(3, dim)):
             train(session, keys, gradients)
-            for key, gradient in zip(dict.fromkeys(keys), oracle.sum_by_key(keys, gradients)):
-                count, value = counts.get(key, 0), values.get(key, bank[key % 8].astype(narrow))
-                state = value.astype(np.float32), squares.get(key, np.full(dim, 0.1, np.float32))
-                value, squares[key] = oracle.adagrad([np.float32(0.05)], gradient, *state)
-                noise = oracle.rounding_noise(seed, int(key), step, count)
-                values[key] = oracle.round_stochastically(value, narrow, noise)
-                counts[key] = count + np.count_nonzero(keys == key)
+            expected.apply("Adagrad", [0.05], keys, gradients, version=step)
         rows = session.run(export)
-    assert set(rows.keys) == set(values)
+    assert set(rows.keys) == set(expected.keys)
     for key, value in zip(rows.keys, rows.values):
-        np.testing.assert_array_equal(value, values[key].astype(np.float32))
+        np.testing.assert_array_equal(value, expected.keys[key].value)
 
 
 @rules(ALL_RULES)
@@ -138,11 +91,11 @@ def test_every_rule_computes_in_float32_and_rounds_to_a_neighbour(rule):
 
 
 def test_threads_and_shards_do_not_change_the_bits():
-    expected = after_steps(tf.bfloat16)
+    expected = after_steps(value_dtype=tf.bfloat16)
     assert len(expected) > 30
-    assert after_steps(tf.bfloat16, shards=3) == expected
+    assert after_steps(value_dtype=tf.bfloat16, shards=3) == expected
     one = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    assert after_steps(tf.bfloat16, config=one) == expected
+    assert after_steps(value_dtype=tf.bfloat16, config=one) == expected
 
 
 def test_small_steps_add_up():
@@ -192,57 +145,22 @@ def test_filters_and_evictions_read_what_is_stored(dtype):
 
 
 def test_rows_on_disk_have_the_bits_of_rows_in_memory(tmp_path):
-    def batches(steps):
-        random = np.random.RandomState(2)
-        for _ in range(steps):
-            keys = random.randint(0, 4000, 1000)
-            yield keys, random.randn(len(keys), DIM).astype(np.float32)
-
     storage = storage_runs.on_disk(tmp_path)
-    in_memory = after_steps(tf.bfloat16, 8, batches=batches)
-    on_disk = after_steps(tf.bfloat16, 8, batches=batches, storage_option=storage)
+    in_memory = after_steps(8, value_dtype=tf.bfloat16, batches=many_keys)
+    on_disk = after_steps(8, value_dtype=tf.bfloat16, batches=many_keys, storage_option=storage)
     assert on_disk == in_memory
 
 
 @NARROW
 def test_rows_take_half_the_memory_and_the_slots_what_they_take(dtype):
-    sizes = {}
-    for each in (tf.float32, dtype):
-        with tf.Graph().as_default():
-            table = make_table(each, 64)
-            train = trainer(table, rec.optimizers.RowwiseAdagradOptimizer(0.1))
-            with initialized_session() as session:
-                keys = np.arange(20000)
-                train(session, keys, np.ones([len(keys), 64], np.float32))
-                sizes[each] = session.run(table.memory_bytes())
-    assert sizes[tf.float32] - sizes[dtype] == 20000 * 64 * 2
+    floats, narrow = (
+        memory_of_rows(rec.optimizers.RowwiseAdagradOptimizer, 20000, dim=64, value_dtype=each)
+        for each in (tf.float32, dtype)
+    )
+    assert floats - narrow == 20000 * 64 * 2
 
 
 # ------------------------------------------------------------------ checkpoints
-
-
-def save_and_restore(tmp_path, saved, restored, make_saver, shards=None):
-    """(the saved tensors, what was saved, what was restored), each as {key: value}."""
-    prefix = str(tmp_path / "model.ckpt")
-    with tf.Graph().as_default():
-        table = make_table(saved)
-        train, export = trainer(table, adagrad()), table.export()
-        saver = make_saver()
-        with initialized_session() as session:
-            for batch in random_batches(2):
-                train(session, *batch)
-            saver.save(session, prefix)
-            before = session.run(export)
-    with tf.Graph().as_default():
-        table = make_table(restored, shards=shards)
-        trainer(table, adagrad())
-        export, saver = table.export(), make_saver()
-        with initialized_session() as session:
-            saver.restore(session, prefix)
-            after = session.run(export)
-    before, after = (dict(zip(rows.keys, rows.values)) for rows in (before, after))
-    assert before.keys() == after.keys()
-    return tf.train.load_checkpoint(prefix), before, after
 
 
 SAVERS_AND_TYPES = pytest.mark.parametrize(
@@ -254,13 +172,15 @@ SAVERS_AND_TYPES = pytest.mark.parametrize(
 
 @SAVERS_AND_TYPES
 def test_checkpoints_store_the_type_and_restores_have_the_bits(tmp_path, dtype, make_saver):
-    reader, before, after = save_and_restore(tmp_path, dtype, dtype, make_saver, shards=2)
+    reader, before, after = save_and_restore(
+        tmp_path, make_saver, {"value_dtype": dtype}, {"value_dtype": dtype, "shards": 2}
+    )
     types = reader.get_variable_to_dtype_map()
     assert types["t-values"] == dtype
     assert types["t/Adagrad-values"] == types["t/default_values"] == tf.float32
     stored = dict(zip(reader.get_tensor("t-keys"), reader.get_tensor("t-values")))
-    for key, value in before.items():
-        assert after[key].tobytes() == value.tobytes()
+    for key, (value, *_) in before.items():
+        assert after[key][0].tobytes() == value.tobytes()
         assert stored[key].astype(np.float32).tobytes() == value.tobytes()
 
 
@@ -270,26 +190,27 @@ def test_values_of_another_type_are_rounded_or_widened(tmp_path, dtype, make_sav
     folders = [tmp_path / "narrowed", tmp_path / "widened"]
     for folder, types in zip(folders, [(tf.float32, dtype), (dtype, tf.float32)]):
         folder.mkdir()
-        _, before, after = save_and_restore(folder, *types, make_saver)
-        for key, value in before.items():
-            np.testing.assert_array_equal(after[key], value.astype(narrow).astype(np.float32))
+        options = [{"value_dtype": each} for each in types]
+        _, before, after = save_and_restore(folder, make_saver, *options)
+        for key, (value, *_) in before.items():
+            np.testing.assert_array_equal(after[key][0], value.astype(narrow).astype(np.float32))
 
 
 @NARROW
 def test_base_and_deltas_restore_the_bits(tmp_path, dtype):
-    table = make_table(dtype)
-    train, export = trainer(table, adagrad()), table.export()
-    saver = rec.Saver(incremental=True)
+    table, optimizer = make_table(dtype), adagrad()
+    train = trainer(table, optimizer)
+    contents, saver = Contents(table, optimizer), rec.Saver(incremental=True)
     with initialized_session() as session:
         for step, batch in enumerate(random_batches(3)):
             train(session, *batch)
             prefix = saver.save(session, str(tmp_path / "model.ckpt"), global_step=step)
-        before = contents(session, export)
+        before = contents.bits(session)
         train(session, *batch)
         saver.restore(session, prefix)
-        assert contents(session, export) == before
+        assert contents.bits(session) == before
     values = CheckpointTable(prefix, "t").rows(list(before))
-    assert [value.tobytes() for value in values] == [value for value, _, _ in before.values()]
+    assert [value.tobytes() for value in values] == [value for value, *_ in before.values()]
 
 
 # ------------------------------------------------------------------ arguments

@@ -5,18 +5,24 @@
 //   16 bits        |value: dim x 16 bits |(0)|slot 0 ...|slot 1 ...|
 //   8 bits         |scale|offset|value: dim bytes |(0)|
 //
-// Slots are floats always. A value of 16 or 8 bits fills whole words of 4
-// bytes, so that slots are aligned: the rest of the last word is zero. Rows of
-// 8 bits are those of an export: no step trains them.
+// A slot is of floats or, if the table has narrow slots, of bfloat16. A slot of
+// one number is a float always: it takes a word in either type.
+//
+// Values and slots of fewer than 32 bits fill whole words of 4 bytes, so that
+// what follows is aligned: the rest of the last word is zero. Rows of 8 bits
+// are those of an export: no step trains them.
 //
 // Whatever moves rows as a whole, such as the arena or a disk log, moves words
-// and does not know the format. Whatever reads or writes values asks this
-// class, and then has floats:
+// and does not know the format. Whatever reads or writes values and slots asks
+// this class, and then has floats:
 //
 //   ReadValue      lookups; EntryReader, of which saves and exports read
+//   ReadSlot       the same
 //   ValueView      one value at a time, for rules of eviction
 //   WriteValue     restores and refreshes, the bank: rounded to the nearest
-//   WriteTrained   RowUpdater: rounded stochastically; 16 bits only
+//   WriteSlot      restores; initial slots
+//   WriteTrained, WriteTrainedSlot
+//                  RowUpdater: rounded stochastically; floats or 16 bits
 #ifndef REC_ESTIMATOR_OPS_CORE_ROWS_ROW_FORMAT_H_
 #define REC_ESTIMATOR_OPS_CORE_ROWS_ROW_FORMAT_H_
 
@@ -38,6 +44,7 @@ class RowFormat {
       : dim_(dim),
         is_narrow_(value.type != ValueType::kFloat32),
         has_bytes_(value.type == ValueType::kInt8),
+        has_narrow_slots_(value.has_narrow_slots),
         type_(value.type == ValueType::kHalf ? NarrowType::kHalf
                                              : NarrowType::kBFloat16),
         seed_(MixKey(static_cast<int64_t>(value.seed))) {}
@@ -73,11 +80,43 @@ class RowFormat {
     row[1] = scale.offset;
   }
 
-  // The same for what a step has computed, rounded stochastically. Of a row of
-  // 16 bits only. noise: NoiseOf the step.
+  // The same for what a step has computed, rounded stochastically. Not of a row
+  // of 8 bits. noise: NoiseOf the step.
   void WriteTrained(const float* value, uint64_t noise, float* row) const {
+    if (!is_narrow_) return CopyRow(value, dim_, row);
     row[value_words() - 1] = 0.0f;
     NarrowFloatsStochastically(type_, value, noise, dim_, NarrowOf(row));
+  }
+
+  // Whether a slot of so many numbers has fewer than 32 bits for each.
+  bool IsNarrowSlot(int width) const { return has_narrow_slots_ && width > 1; }
+  // The words of 4 bytes of such a slot.
+  int slot_words(int width) const {
+    return IsNarrowSlot(width) ? (width + 1) / 2 : width;
+  }
+
+  // to (width) = a slot, which is stored at `slot`.
+  void ReadSlot(const float* slot, int width, float* to) const {
+    if (!IsNarrowSlot(width)) return CopyRow(slot, width, to);
+    WidenFloats(kSlotType, NarrowOf(slot), width, to);
+  }
+
+  // Makes `from` (width) a slot, rounded to the nearest numbers.
+  void WriteSlot(const float* from, int width, float* slot) const {
+    if (!IsNarrowSlot(width)) return CopyRow(from, width, slot);
+    slot[slot_words(width) - 1] = 0.0f;
+    NarrowFloats(kSlotType, from, width, NarrowOf(slot));
+  }
+
+  // The same for what a step has computed, rounded stochastically. number: of
+  // the slot in its row, as each has random bits of its own. noise: NoiseOf the
+  // step.
+  void WriteTrainedSlot(const float* from, int width, size_t number,
+                        uint64_t noise, float* slot) const {
+    if (!IsNarrowSlot(width)) return CopyRow(from, width, slot);
+    slot[slot_words(width) - 1] = 0.0f;
+    const uint64_t own = MixKey(static_cast<int64_t>(noise + number + 1));
+    NarrowFloatsStochastically(kSlotType, from, own, width, NarrowOf(slot));
   }
 
   // What the random bits of a step for one row come from: the same in every
@@ -93,6 +132,7 @@ class RowFormat {
  private:
   static constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15u;
   static constexpr int kScaleWords = 2;
+  static constexpr NarrowType kSlotType = NarrowType::kBFloat16;
 
   static NarrowFloat* NarrowOf(float* row) {
     return reinterpret_cast<NarrowFloat*>(row);
@@ -103,6 +143,7 @@ class RowFormat {
   int dim_;
   bool is_narrow_;
   bool has_bytes_;
+  bool has_narrow_slots_;
   NarrowType type_;
   uint64_t seed_;
 };

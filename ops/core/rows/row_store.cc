@@ -18,7 +18,9 @@ RowStore::RowStore(int dim, float default_value, const ValueSpec& value)
 
 int RowStore::row_floats() const {
   std::lock_guard<std::mutex> lock(metadata_mutex_);
-  return dim() + static_cast<int>(slot_initials_.size());
+  int floats = dim();
+  for (const SlotSpec& slot : slots_) floats += slot.width;
+  return floats;
 }
 
 int64_t RowStore::stored_bytes() const {
@@ -83,8 +85,12 @@ bool RowStore::EnsureSlots(const std::vector<SlotSpec>& wanted,
   }
   std::vector<float> initials;
   for (const SlotSpec& slot : slots) {
-    initials.insert(initials.end(), static_cast<size_t>(slot.width),
-                    slot.initial);
+    const std::vector<float> initial(static_cast<size_t>(slot.width),
+                                     slot.initial);
+    const size_t begin = initials.size();
+    initials.resize(begin +
+                    static_cast<size_t>(format_.slot_words(slot.width)));
+    format_.WriteSlot(initial.data(), slot.width, &initials[begin]);
   }
   const std::vector<float> added(
       initials.begin() + static_cast<std::ptrdiff_t>(slot_initials_.size()),

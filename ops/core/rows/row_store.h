@@ -69,7 +69,43 @@ class RowStore {
 
   const InitialVectors& initial() const { return initial_; }
   const std::vector<SlotSpec>& slots() const { return slots_; }
+  // (words) Of all slots, as they are stored.
   const std::vector<float>& slot_initials() const { return slot_initials_; }
+
+  // Whether the value and the first n slots are of floats, so that a row can be
+  // used where it is.
+  bool AreFloats(size_t n_slots) const {
+    return !format_.is_narrow() &&
+           std::none_of(slots_.begin(), SlotsEnd(n_slots),
+                        [this](const SlotSpec& slot) {
+                          return format_.IsNarrowSlot(slot.width);
+                        });
+  }
+  // wide = the value and the first n slots of a row, as floats.
+  void ReadRow(const float* row, size_t n_slots, float* wide) const {
+    format_.ReadValue(row, wide);
+    row += format_.value_words();
+    wide += format_.dim();
+    for (auto slot = slots_.begin(); slot != SlotsEnd(n_slots); ++slot) {
+      format_.ReadSlot(row, slot->width, wide);
+      row += format_.slot_words(slot->width);
+      wide += slot->width;
+    }
+  }
+  // The opposite, for what a step has computed: rounded stochastically. noise:
+  // RowFormat::NoiseOf the step.
+  void WriteTrainedRow(const float* wide, size_t n_slots, uint64_t noise,
+                       float* row) const {
+    format_.WriteTrained(wide, noise, row);
+    row += format_.value_words();
+    wide += format_.dim();
+    for (size_t s = 0; s < n_slots; ++s) {
+      const int width = slots_[s].width;
+      format_.WriteTrainedSlot(wide, width, s, noise, row);
+      row += format_.slot_words(width);
+      wide += width;
+    }
+  }
 
   // Writes the initial vector of `key` and the initial slots.
   void InitializeRow(int64_t key, float* row) const {
@@ -98,6 +134,9 @@ class RowStore {
   void Clear() { arena_.Clear(); }
 
  private:
+  std::vector<SlotSpec>::const_iterator SlotsEnd(size_t n) const {
+    return slots_.begin() + static_cast<std::ptrdiff_t>(n);
+  }
   // Appends `added` to every row of the arena. False: no memory.
   bool WidenRows(const std::vector<float>& added,
                  const WidenOthers& widen_others);
@@ -108,7 +147,7 @@ class RowStore {
 
   mutable std::mutex metadata_mutex_;
   std::vector<SlotSpec> slots_;
-  std::vector<float> slot_initials_;  // Of all slots, one after the other.
+  std::vector<float> slot_initials_;  // (words) As they are stored.
   ZeroedMemory bank_;                 // Null before SetBank.
   InitialVectors initial_;            // The rows of bank_, or zeros_.
 

@@ -18,19 +18,27 @@ struct SlotSpec {
   float initial;  // Every float of the slot in a new row.
 };
 
-// How the values of rows are stored. Slots are floats always. Of a table with
-// kInt8, a byte for each element and a scale and an offset for each row, values
-// are read and replaced, but not trained.
+// How the values of rows are stored. Of a table with kInt8, a byte for each
+// element and a scale and an offset for each row, values are read and replaced,
+// but not trained.
 enum class ValueType { kFloat32, kBFloat16, kHalf, kInt8 };
 
 struct ValueSpec {
   ValueType type = ValueType::kFloat32;
-  // Of the random bits by which trained values of 16 bits are rounded.
+  // Of the random bits by which trained values and slots of 16 bits are
+  // rounded.
   uint64_t seed = 0;
+  // Whether slots of more than one number are of bfloat16. Others are of
+  // floats.
+  bool has_narrow_slots = false;
+
+  bool is_narrow() const {
+    return type != ValueType::kFloat32 || has_narrow_slots;
+  }
 };
 
-// The most elements of a value that is not of floats: a step widens rows on the
-// stack.
+// The most elements of a value if it or its slots are not of floats: a step
+// widens rows on the stack.
 inline constexpr int kMaxNarrowDim = 2048;
 
 // What a lookup reads for a key without a row.
@@ -91,7 +99,7 @@ struct RowRules {
   // Distinct keys whose values no apply changes. Their slots do change.
   std::vector<int64_t> frozen_keys;
   CapacitySpec capacity = {};
-  ValueSpec value;  // If not kFloat32, dim <= kMaxNarrowDim.
+  ValueSpec value;  // If narrow, dim <= kMaxNarrowDim.
 };
 
 // What a table has, and what happened to it since it was made.

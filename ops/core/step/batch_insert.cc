@@ -257,11 +257,17 @@ void BatchInsert::SetRow(int64_t key, uint32_t i, const Copy& copy,
   const float* initial = store_.slot_initials().data();
   const std::vector<SlotSpec>& slots = store_.slots();
   for (size_t t = 0; t < slots.size(); ++t) {
-    const size_t width = static_cast<size_t>(slots[t].width);
+    const int width = slots[t].width, words = format.slot_words(width);
     const bool given = t < batch_.slots.size() && batch_.slots[t] != nullptr;
-    copy(given ? batch_.slots[t] + i * width : initial, slots[t].width, slot);
-    slot += width;
-    initial += width;
+    const float* const from =
+        given ? batch_.slots[t] + i * static_cast<size_t>(width) : initial;
+    if (given && format.IsNarrowSlot(width)) {
+      format.WriteSlot(from, width, slot);
+    } else {
+      copy(from, words, slot);
+    }
+    slot += words;
+    initial += words;
   }
 }
 

@@ -215,7 +215,7 @@ class GradientsOfList {
 
 // The two ways to get at rows have the same methods:
 //   is_full     whether Close must come before the next Open
-//   Open        the value of a key's row as floats, then its slots
+//   Open        the value of a key's row, then its slots, as floats
 //   Close       stores all opened rows after their update
 
 // Rows of floats are updated where they are.
@@ -231,55 +231,51 @@ class RowsInPlace {
   const RowArena::View view_;
 };
 
-// Rows with values of 16 bits are widened, and rounded when they are closed. A
-// row that no gradient has changed stays as it is.
+// Rows with values or slots of 16 bits are widened, and rounded when they are
+// closed. A row that no gradient has changed stays as it is.
 class WidenedRows {
  public:
   // wide (kWideFloats): memory for opened rows.
   WidenedRows(const RowStore& store, const RowUpdate& update, int64_t version,
               float* wide)
-      : format_(store.format()),
+      : store_(store),
         view_(store.view()),
         version_(version),
-        wide_(wide) {
-    for (int s = 0; s < update.slots(); ++s) {
-      slot_floats_ += static_cast<size_t>(update.slot_width(s, format_.dim()));
+        wide_(wide),
+        n_slots_(static_cast<size_t>(update.slots())),
+        stride_(static_cast<size_t>(store.dim())) {
+    for (size_t s = 0; s < n_slots_; ++s) {
+      stride_ += static_cast<size_t>(store.slots()[s].width);
     }
-    most_ = std::min(kTileRows, kWideFloats / stride());
+    most_ = std::min(kTileRows, kWideFloats / stride_);
   }
 
   bool is_full() const { return n_ == most_; }
 
   float* Open(uint32_t row, int64_t key, EntryRef entry) {
     float* const stored = view_.Row(row);
-    float* const wide = wide_ + n_ * stride();
-    format_.ReadValue(stored, wide);
-    std::copy_n(SlotsOf(stored), slot_floats_, wide + format_.dim());
+    float* const wide = wide_ + n_ * stride_;
+    store_.ReadRow(stored, n_slots_, wide);
     stored_[n_] = stored;
-    noise_[n_++] = format_.NoiseOf(key, version_, entry.count());
+    noise_[n_++] = store_.format().NoiseOf(key, version_, entry.count());
     return wide;
   }
 
   void Close() {
     for (size_t i = 0; i < n_; ++i) {
-      const float* const wide = wide_ + i * stride();
-      format_.WriteTrained(wide, noise_[i], stored_[i]);
-      std::copy_n(wide + format_.dim(), slot_floats_, SlotsOf(stored_[i]));
+      store_.WriteTrainedRow(wide_ + i * stride_, n_slots_, noise_[i],
+                             stored_[i]);
     }
     n_ = 0;
   }
 
  private:
-  size_t stride() const {
-    return static_cast<size_t>(format_.dim()) + slot_floats_;
-  }
-  float* SlotsOf(float* stored) const { return stored + format_.value_words(); }
-
-  const RowFormat format_;
+  const RowStore& store_;
   const RowArena::View view_;
   const int64_t version_;
   float* const wide_;
-  size_t slot_floats_ = 0;  // Of the slots that the rule updates.
+  const size_t n_slots_;  // The slots that the rule updates.
+  size_t stride_;         // The floats of a widened row.
   size_t most_ = 0;
   size_t n_ = 0;  // Opened rows.
   float* stored_[kTileRows];
@@ -425,7 +421,7 @@ void RowUpdater::UpdateByKey(int g) {
 
 template <bool kAllHaveRows, typename Gradients>
 void RowUpdater::UpdateWith(int g, Gradients gradients) {
-  if (!store_.format().is_narrow()) {
+  if (updates_floats()) {
     return UpdateOpened<kAllHaveRows>(g, gradients, RowsInPlace(store_));
   }
   alignas(kCacheLine) float wide[kWideFloats];

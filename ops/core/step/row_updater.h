@@ -57,13 +57,16 @@ class RowUpdater {
   // memory for rows, and nothing has changed.
   bool InsertAdmitted(int g);
   void UpdateRows(int g);
+  // Whether the part of a row that the rule updates is of floats.
+  bool updates_floats() const {
+    return store_.AreFloats(static_cast<size_t>(update_->slots()));
+  }
   // Whether each occurrence updates its row. An L2 penalty needs the sum of a
-  // key's gradients, because a row gets it once, and a value of 16 bits is
+  // key's gradients, because a row gets it once, and a row of 16 bits is
   // rounded once.
   bool updates_each() const {
     return update_->per_occurrence() &&
-           batch_.regularization.l2_scale == 0.0f &&
-           !store_.format().is_narrow();
+           batch_.regularization.l2_scale == 0.0f && updates_floats();
   }
   // kAllHaveRows: no key has to be checked.
   template <bool kAllHaveRows>

@@ -82,9 +82,10 @@ bool Stripe::SetSlot(size_t slot, int64_t key, const float* values) {
   // The caller has brought the row in.
   if (!entry.found() || !entry.in_memory()) return false;
   const std::vector<SlotSpec>& slots = store_->slots();
-  float* to = store_->view().Row(entry.row()) + store_->format().value_words();
-  for (size_t s = 0; s < slot; ++s) to += slots[s].width;
-  std::copy_n(values, slots[slot].width, to);
+  const RowFormat& format = store_->format();
+  float* to = store_->view().Row(entry.row()) + format.value_words();
+  for (size_t s = 0; s < slot; ++s) to += format.slot_words(slots[s].width);
+  format.WriteSlot(values, slots[slot].width, to);
   if (tracks_changes()) entry.MarkChanged();
   return true;
 }

@@ -29,7 +29,7 @@ std::vector<const HashIndex*> IndexesOf(const StripeSet& stripes) {
 struct EntryReader::Window {
   std::vector<ListedEntry> entries;
   std::vector<const float*> rows;
-  std::vector<float> wide;  // The rows with wide values, if they are narrow.
+  std::vector<float> wide;  // The rows as floats, if they are narrow.
   std::vector<OrderedReader::Wanted> wanted;  // The rows on disk.
   std::unique_ptr<OrderedReader::Batch> batch;
 };
@@ -74,7 +74,9 @@ bool EntryReader::ReadNext(WindowPtr* coming, WindowPtr* window) {
       !snapshot_.disk_reader()->Finish(next->batch.get(), &error)) {
     tier_->ThrowError(error);
   }
-  if (with_row_ && store_.format().is_narrow()) Widen(next.get());
+  if (with_row_ && !store_.AreFloats(store_.slots().size())) {
+    Widen(next.get());
+  }
   *window = std::move(next);
   return true;
 }
@@ -93,17 +95,13 @@ EntryReader::WindowPtr EntryReader::StartNext(WindowPtr memory) {
 }
 
 void EntryReader::Widen(Window* window) const {
-  const RowFormat& format = store_.format();
-  const auto dim = static_cast<size_t>(format.dim());
-  const auto words = static_cast<size_t>(format.value_words());
-  const size_t slot_floats = store_.slot_initials().size();
-  window->wide.resize(window->rows.size() * (dim + slot_floats));
+  const auto floats = static_cast<size_t>(store_.row_floats());
+  window->wide.resize(window->rows.size() * floats);
   float* wide = window->wide.data();
   for (const float*& row : window->rows) {
-    format.ReadValue(row, wide);
-    std::copy_n(row + words, slot_floats, wide + dim);
+    store_.ReadRow(row, store_.slots().size(), wide);
     row = wide;
-    wide += dim + slot_floats;
+    wide += floats;
   }
 }
 

@@ -31,7 +31,7 @@ class EntryReader {
   struct Batch {
     size_t n = 0;
     const ListedEntry* entries = nullptr;  // (n)
-    // (n) of (row_floats): values as floats, then the slots.
+    // (n) of (row_floats): values, then the slots, as floats.
     const float* const* rows = nullptr;
   };
 
@@ -67,7 +67,7 @@ class EntryReader {
   WindowPtr StartNext(WindowPtr memory);
   // Sets the entries of a window to the next ones, or to none at the end.
   void Fill(Window* window);
-  // Sets the rows of a window, which are at hand, to copies with wide values.
+  // Sets the rows of a window, which are at hand, to copies of floats.
   void Widen(Window* window) const;
 
   const Snapshot& snapshot_;

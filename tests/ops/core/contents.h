@@ -42,9 +42,9 @@ struct Contents {
     });
   }
 
-  // Whether rows are copies, because their values are widened.
+  // Whether rows are copies, because they are widened.
   static bool IsNarrow(const EmbeddingTable& table) {
-    return table.rules().value.type != ValueType::kFloat32;
+    return table.rules().value.is_narrow();
   }
 
   // Calls visit(entry, row) for each entry; row: nullptr if it has none.

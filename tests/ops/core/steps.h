@@ -47,7 +47,7 @@ using Tables = std::vector<std::unique_ptr<EmbeddingTable>>;
 using Batches = std::vector<Occurrences>;
 
 // Tables of all kinds: dims beyond a tile, filters, padding, frozen keys,
-// values of 16 bits.
+// values and slots of 16 bits.
 inline Tables MakeTables() {
   struct Kind {
     int dim;
@@ -59,7 +59,7 @@ inline Tables MakeTables() {
   special.frozen_keys = {3, 8};
   RowRules narrow;
   narrow.frozen_keys = {3, 8};
-  narrow.value = {ValueType::kBFloat16, 5};
+  narrow.value = {ValueType::kBFloat16, 5, true};
   const Kind kinds[] = {
       {16, {}, {}},    {1, {}, special},
       {7, {3, 1}, {}}, {5, BloomFilter(3, 1, 20000, 0.01), {}},

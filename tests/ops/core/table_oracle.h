@@ -20,9 +20,9 @@
 
 namespace rec_estimator {
 
-// Values of 16 bits are rounded by RowFormat, whose arithmetic has tests of its
-// own. Here a Bloom filter is exact and never ages by its load: make that of
-// the compared table large enough for both.
+// Values and slots of 16 bits are rounded by RowFormat, whose arithmetic has
+// tests of its own. Here a Bloom filter is exact and never ages by its load:
+// make that of the compared table large enough for both.
 class TableOracle {
  public:
   struct Entry {
@@ -120,10 +120,7 @@ class TableOracle {
       float* row = entries[key].row.data();
       const float* grad = sum.data();
       update.Update(&row, &grad, 1, dim_);
-      if (!format_.is_narrow()) continue;
-      std::vector<float> stored(dim_);
-      format_.WriteTrained(row, noises[key], stored.data());
-      format_.ReadValue(stored.data(), row);
+      RoundTrained(noises[key], row);
     }
   }
 
@@ -140,6 +137,7 @@ class TableOracle {
         const size_t width = slots_[s].width;
         if (rows.slots[s] != nullptr) {
           std::copy_n(rows.slots[s] + i * width, width, at);
+          RoundSlot(slots_[s].width, at);
         }
         at += width;
       }
@@ -222,8 +220,28 @@ class TableOracle {
     format_.WriteValue(value, stored.data());
     format_.ReadValue(stored.data(), value);
   }
-  static void Extend(const SlotSpec& slot, std::vector<float>* row) {
+  void RoundSlot(int width, float* slot) const {
+    std::vector<float> stored(width);
+    format_.WriteSlot(slot, width, stored.data());
+    format_.ReadSlot(stored.data(), width, slot);
+  }
+  // Rounds a row that a step has computed.
+  void RoundTrained(uint64_t noise, float* row) const {
+    std::vector<float> stored(dim_);
+    format_.WriteTrained(row, noise, stored.data());
+    format_.ReadValue(stored.data(), row);
+    row += dim_;
+    for (size_t s = 0; s < slots_.size(); ++s) {
+      const int width = slots_[s].width;
+      stored.resize(width);
+      format_.WriteTrainedSlot(row, width, s, noise, stored.data());
+      format_.ReadSlot(stored.data(), width, row);
+      row += width;
+    }
+  }
+  void Extend(const SlotSpec& slot, std::vector<float>* row) const {
     row->insert(row->end(), slot.width, slot.initial);
+    RoundSlot(slot.width, row->data() + row->size() - slot.width);
   }
   static void Date(int64_t stamp, Entry* entry) {
     if (entry->version == -1) entry->version = stamp;

@@ -227,11 +227,13 @@ TEST(RandomOperationsAgreeWithTheOraclePerOccurrence) {
 
 TEST(RandomOperationsAgreeWithTheOracleInSixteenBits) {
   uint64_t seed = 50;
-  for (const ValueType type : {ValueType::kBFloat16, ValueType::kHalf}) {
+  for (const ValueSpec& spec : {ValueSpec{ValueType::kBFloat16, 17},
+                                ValueSpec{ValueType::kHalf, 17, true},
+                                ValueSpec{ValueType::kFloat32, 17, true}}) {
     RowRules rules;
-    rules.value = {type, 17};
+    rules.value = spec;
     for (int dim : {1, 5, 16, 33}) {
-      RandomOperations(dim, dim % 3, false, ++seed, rules);
+      RandomOperations(dim, 2 - dim % 3 / 2, false, ++seed, rules);
       RandomOperations(dim, 0, true, ++seed, rules);
     }
   }
@@ -268,7 +270,7 @@ TEST_WITHOUT_TSAN(RandomOperationsAgreeWithTheOracleForWideRows) {
   RandomOperations(300, 1, false, 41);
   RandomOperations(4101, 0, false, 42);  // Sums do not fit the stack.
   RowRules rules;
-  rules.value = {ValueType::kBFloat16, 17};
+  rules.value = {ValueType::kBFloat16, 17, true};
   RandomOperations(kMaxNarrowDim, 2, false, 43, rules);
 }
 

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// RowFormat: how values and slots of all types lie in a row, and their random
+// bits.
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "ops/core/rows/row_format.h"
+#include "tests/ops/core/testing.h"
+
+namespace rec_estimator {
+namespace {
+
+constexpr ValueSpec kNarrowSlots = {ValueType::kFloat32, 7, true};
+
+// What a slot reads after WriteTrainedSlot(from).
+std::vector<float> Trained(const RowFormat& format,
+                           const std::vector<float>& from, size_t number,
+                           uint64_t noise) {
+  const int width = static_cast<int>(from.size());
+  std::vector<float> stored(format.slot_words(width), 1.0f), read(width);
+  format.WriteTrainedSlot(from.data(), width, number, noise, stored.data());
+  format.ReadSlot(stored.data(), width, read.data());
+  return read;
+}
+
+TEST(NarrowSlotsFillHalfOfTheWordsAndTheRestOfTheLastWordIsZero) {
+  const RowFormat format(5, kNarrowSlots);
+  EXPECT_EQ(format.slot_words(16), 8);
+  EXPECT_EQ(format.slot_words(5), 3);
+  const std::vector<float> slot = {1, -2, 0.5, 4, 1.25};
+  std::vector<float> stored(3, -7.0f), read(5);
+  format.WriteSlot(slot.data(), 5, stored.data());
+  format.ReadSlot(stored.data(), 5, read.data());
+  EXPECT_TRUE(read == slot);
+  const auto* bits = reinterpret_cast<const NarrowFloat*>(stored.data());
+  EXPECT_EQ(bits[5], 0);
+}
+
+TEST(ASlotOfOneNumberIsAFloatAndSoAreAllSlotsWithoutNarrowOnes) {
+  const std::vector<float> exact(1, 1.0f / 3);
+  EXPECT_TRUE(Trained(RowFormat(8, kNarrowSlots), exact, 0, 1) == exact);
+  const RowFormat narrow_values(8, {ValueType::kBFloat16, 7});
+  EXPECT_EQ(narrow_values.slot_words(8), 8);
+  const std::vector<float> all(8, 1.0f / 3);
+  EXPECT_TRUE(Trained(narrow_values, all, 0, 1) == all);
+}
+
+TEST(ValuesOfFloatsAreStoredAsTheyAre) {
+  const RowFormat format(3, kNarrowSlots);
+  EXPECT_TRUE(!format.is_narrow());
+  const std::vector<float> value(3, 1.0f / 3);
+  std::vector<float> row(3);
+  format.WriteTrained(value.data(), 9, row.data());
+  EXPECT_TRUE(row == value);
+}
+
+TEST(EachSlotHasRandomBitsOfItsOwnAndTheMeanOfRoundedNumbersIsRight) {
+  constexpr int kWidth = 64;
+  const RowFormat format(kWidth, {ValueType::kBFloat16, 7, true});
+  // In the middle between two neighbours.
+  const std::vector<float> slot(kWidth, 1.0f + 1.0f / 256);
+  std::vector<float> row(kWidth / 2), value(kWidth);
+  format.WriteTrained(slot.data(), 3, row.data());
+  format.ReadValue(row.data(), value.data());
+  const std::vector<float> first = Trained(format, slot, 0, 3);
+  EXPECT_TRUE(first == Trained(format, slot, 0, 3));
+  EXPECT_TRUE(first != value);
+  EXPECT_TRUE(first != Trained(format, slot, 1, 3));
+  EXPECT_TRUE(first != Trained(format, slot, 0, 4));
+  double mean = 0;
+  for (uint64_t noise = 0; noise < 100; ++noise) {
+    for (const float x : Trained(format, slot, noise % 3, noise)) {
+      mean += x / 100.0 / kWidth;
+    }
+  }
+  EXPECT_TRUE(std::abs(mean - slot[0]) < 1e-3);
+}
+
+}  // namespace
+}  // namespace rec_estimator
+
+RUN_ALL_TESTS()
