@@ -30,7 +30,7 @@ inline __attribute__((always_inline)) void StoreFloat8(Float8 value,
 // the one before it. memcpy with a run-time size would be a call per row.
 inline void CopyRow(const float* from, int dim, float* to) {
   if (dim >= kFloat8) {
-    for (int d = 0; d + kFloat8 <= dim; d += kFloat8) {
+    for (int d = 0; d < dim - kFloat8; d += kFloat8) {
       StoreFloat8(LoadFloat8(from + d), to + d);
     }
     StoreFloat8(LoadFloat8(from + dim - kFloat8), to + dim - kFloat8);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "ops/core/base/cpu_versions.h"
+#include "ops/core/math/widening.h"
 
 namespace rec_estimator {
 namespace {
@@ -20,12 +21,6 @@ REC_ESTIMATOR_INLINE uint32_t BitsOf(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   return bits;
-}
-
-REC_ESTIMATOR_INLINE float FloatOf(uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
 }
 
 // 32 random bits of element i: a hash of its number and both halves of the
@@ -63,10 +58,6 @@ struct Stochastically {
 };
 
 struct BFloat16 {
-  REC_ESTIMATOR_INLINE static float Widen(uint16_t x) {
-    return FloatOf(static_cast<uint32_t>(x) << 16);
-  }
-
   template <typename Rounding>
   REC_ESTIMATOR_INLINE static uint16_t Narrow(float x, uint32_t random) {
     const uint32_t size = BitsOf(x) & ~kSign;
@@ -82,20 +73,6 @@ struct BFloat16 {
 struct Half {
   // The difference of the exponents' biases, 127 - 15, in a float.
   static constexpr uint32_t kBias = 112u << 23;
-
-  REC_ESTIMATOR_INLINE static float Widen(uint16_t x) {
-    const int32_t size = x & 0x7fff;
-    // An infinity or a NaN has the greatest exponent of a float, too.
-    const uint32_t bias = size < 0x7c00 ? kBias : 2 * kBias;
-    const uint32_t normal = (static_cast<uint32_t>(size) << 13) + bias;
-    // 2^-24 times the mantissa. The product is zero or normal.
-    const float scaled = static_cast<float>(size) * 5.9604644775390625e-8f;
-    // Chosen by a mask: g++ vectorizes no product that a condition guards,
-    // because products may trap.
-    const uint32_t is_small = size < 0x400 ? ~0u : 0u;
-    const uint32_t bits = (BitsOf(scaled) & is_small) | (normal & ~is_small);
-    return FloatOf(static_cast<uint32_t>(x & 0x8000u) << 16 | bits);
-  }
 
   template <typename Rounding>
   REC_ESTIMATOR_INLINE static uint16_t Narrow(float x, uint32_t random) {
@@ -123,12 +100,6 @@ struct Half {
   }
 };
 
-template <typename Type>
-REC_ESTIMATOR_INLINE void WidenAll(const NarrowFloat* __restrict from, int n,
-                                   float* __restrict to) {
-  for (int i = 0; i < n; ++i) to[i] = Type::Widen(from[i]);
-}
-
 template <typename Type, typename Rounding>
 REC_ESTIMATOR_INLINE void NarrowAll(const float* __restrict from,
                                     uint64_t noise, int n,
@@ -142,10 +113,12 @@ REC_ESTIMATOR_INLINE void NarrowAll(const float* __restrict from,
 
 }  // namespace
 
-REC_ESTIMATOR_FOR_EACH_CPU
 void WidenFloats(NarrowType type, const NarrowFloat* from, int n, float* to) {
-  type == NarrowType::kHalf ? WidenAll<Half>(from, n, to)
-                            : WidenAll<BFloat16>(from, n, to);
+  WithFastestWidening([=](auto widening) __attribute__((always_inline)) {
+    using Widening = decltype(widening);
+    type == NarrowType::kHalf ? WidenHalves<Widening>(from, n, to)
+                              : WidenBFloat16s<Widening>(from, n, to);
+  });
 }
 
 REC_ESTIMATOR_FOR_EACH_CPU

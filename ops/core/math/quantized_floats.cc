@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ops/core/base/cpu_versions.h"
+#include "ops/core/math/widening.h"
 
 namespace rec_estimator {
 namespace {
@@ -76,12 +77,10 @@ ByteScale QuantizeFloats(const float* __restrict from, int n,
   return {static_cast<float>(scale), static_cast<float>(least)};
 }
 
-REC_ESTIMATOR_FOR_EACH_CPU
-void DequantizeFloats(const uint8_t* __restrict from, ByteScale scale, int n,
-                      float* __restrict to) {
-  for (int i = 0; i < n; ++i) {
-    to[i] = scale.offset + scale.scale * static_cast<float>(from[i]);
-  }
+void DequantizeFloats(const uint8_t* from, ByteScale scale, int n, float* to) {
+  WithFastestWidening([=](auto widening) __attribute__((always_inline)) {
+    WidenBytes<decltype(widening)>(from, scale, n, to);
+  });
 }
 
 }  // namespace rec_estimator

@@ -28,7 +28,8 @@ struct ByteScale {
 // are NaN.
 ByteScale QuantizeFloats(const float* from, int n, uint8_t* to);
 
-// to (n) = the floats that the bytes `from` (n) are.
+// to (n) = the floats that the bytes `from` (n) are. Loops over rows have it
+// inlined: widening.h.
 void DequantizeFloats(const uint8_t* from, ByteScale scale, int n, float* to);
 
 }  // namespace rec_estimator

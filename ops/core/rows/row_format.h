@@ -16,8 +16,9 @@
 // and does not know the format. Whatever reads or writes values and slots asks
 // this class, and then has floats:
 //
-//   ReadValue      lookups; EntryReader, of which saves and exports read
-//   ReadSlot       the same
+//   WithReader     lookups: a loop over rows
+//   ReadValue, ReadSlot
+//                  EntryReader, of which saves and exports read
 //   ValueView      one value at a time, for rules of eviction
 //   WriteValue     restores and refreshes, the bank: rounded to the nearest
 //   WriteSlot      restores; initial slots
@@ -34,6 +35,7 @@
 #include "ops/core/base/key_hash.h"
 #include "ops/core/math/narrow_floats.h"
 #include "ops/core/math/quantized_floats.h"
+#include "ops/core/math/widening.h"
 #include "ops/core/rows/table_spec.h"
 
 namespace rec_estimator {
@@ -65,8 +67,19 @@ class RowFormat {
   void ReadValue(const float* row, float* value) const {
     if (!is_narrow_) return CopyRow(row, dim_, value);
     if (!has_bytes_) return WidenFloats(type_, NarrowOf(row), dim_, value);
-    const auto* bytes = reinterpret_cast<const uint8_t*>(row + kScaleWords);
-    DequantizeFloats(bytes, {row[0], row[1]}, dim_, value);
+    DequantizeFloats(BytesOf(row), {row[0], row[1]}, dim_, value);
+  }
+
+  // Calls loop(read), where read(row, value) does the same as ReadValue. Both
+  // are always inlined here: for a loop over rows, which is compiled for each
+  // format and for the instructions of the CPU.
+  template <typename Loop>
+  void WithReader(Loop loop) const {
+    if (!is_narrow_) return loop(FloatReader{dim_});
+    const RowFormat format = *this;
+    WithFastestWidening([=](auto widening) __attribute__((always_inline)) {
+      format.WithNarrowReader<decltype(widening)>(loop);
+    });
   }
 
   // Makes `value` (dim) that of a row, rounded to the nearest numbers.
@@ -134,6 +147,50 @@ class RowFormat {
   static constexpr int kScaleWords = 2;
   static constexpr NarrowType kSlotType = NarrowType::kBFloat16;
 
+  template <typename Widening, typename Loop>
+  inline __attribute__((always_inline)) void WithNarrowReader(
+      const Loop& loop) const {
+    if (has_bytes_) return loop(ByteReader<Widening>{dim_});
+    type_ == NarrowType::kHalf ? loop(HalfReader<Widening>{dim_})
+                               : loop(BFloat16Reader<Widening>{dim_});
+  }
+
+  // What WithReader passes to a loop.
+  struct FloatReader {
+    int dim;
+    inline __attribute__((always_inline)) void operator()(const float* row,
+                                                          float* value) const {
+      CopyRow(row, dim, value);
+    }
+  };
+  template <typename Widening>
+  struct BFloat16Reader {
+    int dim;
+    inline __attribute__((always_inline)) void operator()(const float* row,
+                                                          float* value) const {
+      WidenBFloat16s<Widening>(NarrowOf(row), dim, value);
+    }
+  };
+  template <typename Widening>
+  struct HalfReader {
+    int dim;
+    inline __attribute__((always_inline)) void operator()(const float* row,
+                                                          float* value) const {
+      WidenHalves<Widening>(NarrowOf(row), dim, value);
+    }
+  };
+  template <typename Widening>
+  struct ByteReader {
+    int dim;
+    inline __attribute__((always_inline)) void operator()(const float* row,
+                                                          float* value) const {
+      WidenBytes<Widening>(BytesOf(row), {row[0], row[1]}, dim, value);
+    }
+  };
+
+  static const uint8_t* BytesOf(const float* row) {
+    return reinterpret_cast<const uint8_t*>(row + kScaleWords);
+  }
   static NarrowFloat* NarrowOf(float* row) {
     return reinterpret_cast<NarrowFloat*>(row);
   }

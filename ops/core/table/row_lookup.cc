@@ -28,7 +28,16 @@ constexpr uint32_t kRowsOfGroup = 512;
 // The distance at which rows of the output are prefetched.
 constexpr uint32_t kRowsAhead = 16;
 
-// out (n, dim): row i = the value of rows[position[i]].
+// out (n, dim): row i = the value of rows[i].
+void CopyRows(const RowFormat& format, const float* const* rows, size_t n,
+              float* out) {
+  const size_t stride = static_cast<size_t>(format.dim());
+  format.WithReader([=](auto read) __attribute__((always_inline)) {
+    for (size_t i = 0; i < n; ++i) read(rows[i], out + i * stride);
+  });
+}
+
+// The same of rows[position[i]].
 void CopyRows(const RowFormat& format, const float* const* rows,
               const uint16_t* position, size_t n, float* out) {
   if (format.dim() == 1 && !format.is_narrow()) {
@@ -36,9 +45,9 @@ void CopyRows(const RowFormat& format, const float* const* rows,
     return;
   }
   const size_t stride = static_cast<size_t>(format.dim());
-  for (size_t i = 0; i < n; ++i, out += stride) {
-    format.ReadValue(rows[position[i]], out);
-  }
+  format.WithReader([=](auto read) __attribute__((always_inline)) {
+    for (size_t i = 0; i < n; ++i) read(rows[position[i]], out + i * stride);
+  });
 }
 
 // Whether all of these words (n) are numbers of rows in memory.
@@ -237,7 +246,6 @@ void RowLookup::CopyGroup(RowHints* hints, int g, float* out) {
   const uint32_t size = groups.size(g);
   const size_t stride = static_cast<size_t>(dim_);
   std::vector<Spilled> spilled;
-  uint32_t j = 0;
   for (uint32_t at = 0; at < size; at += kRowsOfGroup) {
     const float* rows[kRowsOfGroup];
     const uint32_t n = std::min(kRowsOfGroup, size - at);
@@ -249,15 +257,19 @@ void RowLookup::CopyGroup(RowHints* hints, int g, float* out) {
         spilled.push_back({distinct.grouped[o], one.key, one.place});
       }
     }
-    for (uint32_t u = 0; u < n; ++u) {
-      for (; j < distinct.end[at + u]; ++j) {
-        if (j + kRowsAhead < occurrences) {
-          PrefetchLines(out + distinct.grouped[j + kRowsAhead] * stride,
-                        stride * sizeof(float));
+    const float* const* const found = rows;
+    format_.WithReader([=](auto read) __attribute__((always_inline)) {
+      uint32_t j = at == 0 ? 0 : distinct.end[at - 1];
+      for (uint32_t u = 0; u < n; ++u) {
+        for (; j < distinct.end[at + u]; ++j) {
+          if (j + kRowsAhead < occurrences) {
+            PrefetchLines(out + distinct.grouped[j + kRowsAhead] * stride,
+                          stride * sizeof(float));
+          }
+          read(found[u], out + distinct.grouped[j] * stride);
         }
-        format_.ReadValue(rows[u], out + distinct.grouped[j] * stride);
       }
-    }
+    });
   }
   spilled_.swap(spilled);
   hints->NoteTime(stripes_, uint64_t{1} << g);
@@ -293,11 +305,8 @@ void RowLookup::CopyEach(const int64_t* keys, size_t n, const uint32_t* known,
       }
     }
     if (c >= 2) {
-      float* to = out + (c - 2) * kChunk * stride;
-      const size_t copied = size(c - 2);
-      for (size_t i = 0; i < copied; ++i, to += stride) {
-        format_.ReadValue(rows[c % 2][i], to);
-      }
+      CopyRows(format_, rows[c % 2], size(c - 2),
+               out + (c - 2) * kChunk * stride);
     }
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/core/table/row_reader.h"
 
+#include <memory>
 #include <utility>
 
 #include "ops/core/rows/row_store.h"
@@ -28,12 +29,16 @@ void RowReader::Rows(const int64_t* keys, size_t n, UnknownKey unknown,
   if (lookup.spilled().empty() && !format.is_narrow()) return;
   const size_t dim = static_cast<size_t>(format.dim());
   const size_t n_widened = format.is_narrow() ? n : 0;
-  std::vector<float> values((n_widened + lookup.spilled().size()) * dim);
-  float* value = values.data();
-  for (size_t i = 0; i < n_widened; ++i, value += dim) {
-    format.ReadValue(rows[i], value);
-    rows[i] = value;
-  }
+  std::unique_ptr<float[]> values(
+      new float[(n_widened + lookup.spilled().size()) * dim]);
+  float* value = values.get();
+  format.WithReader([=](auto read) __attribute__((always_inline)) {
+    for (size_t i = 0; i < n_widened; ++i) {
+      read(rows[i], value + i * dim);
+      rows[i] = value + i * dim;
+    }
+  });
+  value += n_widened * dim;
   if (!lookup.spilled().empty()) {
     PinnedRows pinned(tier_);
     for (const RowLookup::Spilled& spilled : lookup.spilled()) {
@@ -44,7 +49,7 @@ void RowReader::Rows(const int64_t* keys, size_t n, UnknownKey unknown,
     tier_->ReadForLookup(pinned);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  copies_.push_back(std::move(values));  // Does not move the floats.
+  copies_.push_back(std::move(values));
 }
 
 void RowReader::Copy(const int64_t* keys, size_t n, UnknownKey unknown,

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -47,7 +47,7 @@ class RowReader {
   const SharedLocks locks_;
   mutable std::mutex mutex_;
   // Values that were read from disk or widened. Guarded by mutex_.
-  mutable std::deque<std::vector<float>> copies_;
+  mutable std::vector<std::unique_ptr<float[]>> copies_;
 };
 
 }  // namespace rec_estimator
