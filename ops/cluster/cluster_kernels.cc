@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/core/base/crc32c.h"
+#include "ops/core/evict/table_clock.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/table/table_resource.h"
@@ -128,8 +130,10 @@ class AdvanceTimeOp final : public UpdateVariableOp {
  public:
   explicit AdvanceTimeOp(OpKernelConstruction* context)
       : UpdateVariableOp(context, "reading") {
-    OP_REQUIRES_OK(context, context->GetAttr("most_seconds", &most_seconds_));
-    OP_REQUIRES_OK(context, context->GetAttr("tolerance", &tolerance_));
+    int64_t most_seconds, tolerance;
+    OP_REQUIRES_OK(context, context->GetAttr("most_seconds", &most_seconds));
+    OP_REQUIRES_OK(context, context->GetAttr("tolerance", &tolerance));
+    clock_.emplace(most_seconds, tolerance);
   }
 
  protected:
@@ -144,7 +148,7 @@ class AdvanceTimeOp final : public UpdateVariableOp {
       return InvalidArgument("variable must be in [0, ", 2 * kMostSeconds,
                              "), got ", current, "; reset it to 0");
     }
-    *updated = Advanced(current, value);
+    *updated = clock_->Advance(current, value);
     Tensor* time;
     TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({}), &time));
     time->scalar<int64_t>()() = *updated == 0 ? -1 : *updated;
@@ -152,23 +156,11 @@ class AdvanceTimeOp final : public UpdateVariableOp {
   }
 
  private:
-  // About the year 5138.
-  static constexpr int64_t kMostSeconds = 100'000'000'000;
+  static constexpr int64_t kMostSeconds = TableClock::kMostSeconds;
 
-  int64_t Advanced(int64_t time, int64_t reading) {
-    if (reading == 0) return time;
-    if (time == 0) return reading;
-    const int64_t present = reading + ahead_;
-    if (present > time) return time + std::min(present - time, most_seconds_);
-    if (time - present > tolerance_) ahead_ = time - reading;
-    return time;
-  }
-
-  int64_t most_seconds_;
-  int64_t tolerance_;
-  // By how much the time is ahead of the clock, since the clock was set back. A
-  // new session finds it out again. Guarded by the lock of the variable.
-  int64_t ahead_ = 0;
+  // Guarded by the lock of the variable. A new session has a new one, which
+  // finds out again by how much the clock was set back.
+  std::optional<TableClock> clock_;
 };
 
 class OpsFingerprintOp : public OpKernel {
