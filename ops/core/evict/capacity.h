@@ -15,6 +15,8 @@
 #define REC_ESTIMATOR_OPS_CORE_EVICT_CAPACITY_H_
 
 #include <array>
+#include <bitset>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -54,14 +56,31 @@ class Capacity {
     bool operator<(const Cold& other) const { return warmth < other.warmth; }
   };
 
+  // A set of keys. A bit tells most keys that are not in it.
+  class HeldKeys {
+   public:
+    // Throws std::bad_alloc.
+    explicit HeldKeys(std::vector<int64_t> keys);
+    size_t size() const { return keys_.size(); }
+    bool Contains(int64_t key) const;
+
+   private:
+    static constexpr size_t kBits = size_t{1} << 14;
+    static size_t BitOf(int64_t key) { return HashKey(key) % kBits; }
+    std::vector<int64_t> keys_;  // Ascending.
+    std::bitset<kBits> bits_;
+  };
+
   uint64_t WarmthOf(EntryRef entry, int64_t now) const;
+  // Takes all but the n coldest rows out of window_.
+  void KeepColdest(int64_t n);
   // Takes the rows of entries (n) away, which are in these stripes.
   void Evict(const Cold* colds, int64_t n, int64_t now);
   // Evicts the coldest rows of the next window and returns how many. excess:
   // the rows that the table has too many. Throws std::bad_alloc.
   int64_t EvictFromWindow(int64_t excess, int64_t now);
-  // The held keys of stripes, ascending. Throws std::bad_alloc.
-  std::vector<int64_t> HeldIn(uint64_t stripes) const;
+  // The held keys of stripes. Throws std::bad_alloc.
+  HeldKeys HeldIn(uint64_t stripes) const;
 
   const CapacitySpec spec_;
   StripeSet& stripes_;
@@ -70,6 +89,7 @@ class Capacity {
   int next_ = 0;         // The first stripe of the next window.
   std::array<uint64_t, kStripes> hand_{};  // Where its scan begins.
   std::vector<Cold> window_;
+  std::vector<uint64_t> sample_;  // The warmth of some of these.
   mutable std::mutex holders_mutex_;
   std::vector<const KeyHolder*> holders_;
 };
