@@ -184,12 +184,15 @@ def test_one_worker_trains_the_bits_of_a_single_process(rule, num_ps):
         assert found.types().count(f"RecEstimator>{name}") == num_ps
 
 
-def test_values_of_16_bits_have_the_bits_of_a_single_process(monkeypatch):
+def test_rows_of_16_bits_have_the_bits_of_a_single_process(monkeypatch):
     # The random bits of their rounding come from the name of the table.
-    monkeypatch.setitem(globals(), "_scopes", itertools.repeat("values_of_16_bits"))
+    monkeypatch.setitem(globals(), "_scopes", itertools.repeat("rows_of_16_bits"))
 
     def model(keys):
-        tables = [table_of(dtype.name, value_dtype=dtype) for dtype in (tf.bfloat16, tf.float16)]
+        tables = [
+            table_of("values", value_dtype=tf.bfloat16),
+            table_of("both", value_dtype=tf.float16, slot_dtype=tf.bfloat16),
+        ]
         return square_loss([rec.embedding_lookup(table, keys[0]) for table in tables]), tables
 
     expected = Run(0, model, ADAGRAD)
