@@ -49,25 +49,21 @@ def systems_of(rows: int) -> List[str]:
 def build(system: str, rows: int, batches: np.ndarray) -> Dict[str, Callable[[], Any]]:
     """Builds a system for rounds.alternate, in its own process."""
     value_dtype, rule = SYSTEMS[system]
-    return bench_table.start(bench_table.table_system(rows, batches, rule, value_dtype))
-
-
-def bytes_of(system: str, rows: int, batches: np.ndarray) -> int:
-    """The memory of a table, index included, after all its rows were trained."""
-    return int(build(system, rows, batches)["memory"]())
+    run = bench_table.start(bench_table.table_system(rows, batches, rule, value_dtype))
+    return {**run, "ready": lambda: int(run["memory"]()) / rows}
 
 
 def measure(rows: int, exponent: float, rounds: int, steps: int) -> Dict[str, Any]:
     """Measures one size and key distribution, prints its table and returns the raw result."""
     batches = bench_table.zipf_batches(rows, exponent=exponent)
+    bytes_a_row: Dict[str, float] = {}
     seconds = rounds_lib.alternate(
         {system: (build, (system, rows, batches)) for system in systems_of(rows)},
         WHATS,
         rounds,
         steps,
         with_cpu=True,
-        # So that only one at a time needs the memory of its fill.
-        at_once=False,
+        said=bytes_a_row,
     )
     unique = statistics.mean(len(np.unique(batch)) / batch.size for batch in batches)
     print(f"\n{rows:,} rows, exponent {exponent}, {unique:.2f} distinct")
@@ -82,40 +78,28 @@ def measure(rows: int, exponent: float, rounds: int, steps: int) -> Dict[str, An
         "rows": rows,
         "exponent": exponent,
         "unique_share": round(unique, 4),
+        "bytes_a_row": bytes_a_row,
         "seconds_per_step": result_file.quartiles(seconds),
         "ratios": ratios,
     }
 
 
-def measure_memory(rows: int) -> Dict[str, float]:
-    """Bytes a row of each system that is measured with so many rows, in processes of their own."""
-    batches = bench_table.zipf_batches(rows)
-    found = {
-        system: rounds_lib.in_process(bytes_of, system, rows, batches) / rows
-        for system in systems_of(rows)
-    }
-    print(f"\n{rows:,} rows, bytes a row: {found}")
-    return found
-
-
 def main() -> None:
     parser = result_file.parser(__doc__, rounds=9, steps=60)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows of the tables")
+    parser.add_argument("--exponents", type=float, nargs="+", default=EXPONENTS)
     args = parser.parse_args()
     result: Dict[str, Any] = {
         "batch": [bench_table.BATCH, bench_table.FIELDS],
         "dim": bench_table.DIM,
         "rounds": args.rounds,
         "steps_per_round": args.steps,
-        "bytes_a_row": {},
         "results": [],
     }
     for rows in args.sizes:
-        for exponent in EXPONENTS:
+        for exponent in args.exponents:
             result["results"].append(measure(rows, exponent, args.rounds, args.steps))
             result_file.write(args.output, result)
-        result["bytes_a_row"][str(rows)] = measure_memory(rows)
-        result_file.write(args.output, result)
 
 
 if __name__ == "__main__":

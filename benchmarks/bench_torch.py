@@ -4,6 +4,7 @@
     python3.11 -m venv TORCH && TORCH/bin/pip install numpy torch fbgemm-gpu-cpu
     python -m benchmarks.bench_torch --torch_python TORCH/bin/python [--rounds 9]
         [--output FILE.json]
+    taskset -c 0 python -m ...           one core, for a machine that is not idle
 
 torch_models.py is the other side, in an interpreter of its own. It is given its batches in memory
 and in the order of its ops; rec_estimator's models read theirs from a tf.data pipeline.
@@ -12,6 +13,9 @@ and in the order of its ops; rec_estimator's models read theirs from a tf.data p
   distributions: lookup, gradient and update. Both sides have the same type of vectors and rule.
 * The models of bench_models.py, with an embedding_lookup for each table: whole steps. FBGEMM's are
   measured with the vectors and rule of rec_estimator's, and with those that are its fastest.
+
+OpenMP's threads spin while they wait for each other. On a machine that is not idle that is most of
+PyTorch's CPU time, so compare CPU time on one core there.
 
 Columns: ms: a step, median. ratio: speed of rec_estimator over that of FBGEMM, median over the
 rounds, with quartiles.
@@ -115,7 +119,8 @@ def main() -> None:
     parser.add_argument("--torch_python", required=True, help="interpreter with torch and FBGEMM")
     parser.add_argument("--limit", type=int, default=1_000_000, help="rows of a table of models")
     parser.add_argument("--steps_of_models", type=int, default=20, help="--steps, of models")
-    parser.add_argument("--batches", type=int, nargs="+", default=[512, 2048], help="of models")
+    parser.add_argument("--exponents", type=float, nargs="*", default=EXPONENTS, help="of tables")
+    parser.add_argument("--batches", type=int, nargs="*", default=[512, 2048], help="of models")
     args = parser.parse_args()
     result: Dict[str, Any] = {
         "packages": _versions(args.torch_python),
@@ -126,7 +131,7 @@ def main() -> None:
         "tables": [],
         "models": [],
     }
-    for exponent in EXPONENTS:
+    for exponent in args.exponents:
         result["tables"] += measure_table(exponent, args.rows, args)
         result_file.write(args.output, result)
     for batch in args.batches:

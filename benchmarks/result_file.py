@@ -102,7 +102,7 @@ def provenance() -> Dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "commit": _commit(),
         "cpu": _cpu(),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "tensorflow": _tensorflow(),
     }
 

@@ -15,7 +15,19 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 # {what: {system: seconds per call, one per round}}
 Seconds = Dict[str, Dict[str, List[float]]]
@@ -104,7 +116,7 @@ def _serve_elsewhere(pipe: Any) -> None:
 
 
 def _answer(run: Dict[str, Callable[[], Any]], pipe: Any) -> None:
-    pipe.send("ready")
+    pipe.send(run.get("ready", lambda: "ready")())
     while True:
         what, steps = pipe.recv()
         if what == "stop":
@@ -141,6 +153,7 @@ def alternate(
     steps: int,
     with_cpu: bool = False,
     at_once: bool = True,
+    said: Optional[Dict[str, Any]] = None,
 ) -> Seconds:
     """Times systems in alternating rounds.
 
@@ -148,7 +161,7 @@ def alternate(
       systems: By name, a top-level function of a module, or one Elsewhere, and its arguments. It is
         called in its own process and returns functions without arguments: one for each of `whats`,
         and optionally "before <what>" and "after <what>", which run before and after the measured
-        time.
+        time, and "ready", which says something about a system that is built.
       whats: Names of the functions to time, one after the other.
       rounds: Number of rounds.
       steps: Calls per round and system.
@@ -156,19 +169,27 @@ def alternate(
       at_once: Whether all processes build their system at the same time, so that none is the
         first: matrix products of the first process took up to 8 % longer in all its rounds.
         Otherwise each waits for the one before it.
+      said: Gets what "ready" of each system returned.
 
     Returns:
       Seconds per call, {what: {system: [one per round]}}. CPU time is under "<what>, CPU".
     """
-    pipes, waits = {}, []
+    pipes: Dict[str, Any] = {}
+    waits = []
+    said = {} if said is None else said
+
+    def wait_for(system: str) -> None:
+        said[system] = pipes[system].recv()
+        print(f"{system}: {said[system]}", flush=True)
+
     for system, (build, arguments) in systems.items():
         pipes[system], wait = _start(build, arguments)
         waits.append(wait)
         if not at_once:
-            print(f"{system}: {pipes[system].recv()}", flush=True)
+            wait_for(system)
     if at_once:
-        for system, pipe in pipes.items():
-            print(f"{system}: {pipe.recv()}", flush=True)
+        for system in systems:
+            wait_for(system)
     names = list(systems)
     seconds: Seconds = {
         name: {system: [] for system in names}

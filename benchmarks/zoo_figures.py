@@ -100,6 +100,26 @@ def zoo_speed(found: Result) -> str:
     return by_row(rows.values(), columns)
 
 
+@figure("docs/small_tables.md", "compare_row_dtypes")
+def row_dtypes(found: Result) -> str:
+    """AUC by the type of vectors, of compare_row_dtypes.py."""
+    columns = {"vectors": "{rows}"}
+    rows: Dict[str, Result] = {}
+    for comparison in found["settings"].values():
+        train = comparison["train"]
+        rate = (train["table_optimizer"] or train["optimizer"])["learning_rate"]
+        aucs: Dict[Tuple[str, str], List[Optional[float]]] = collections.defaultdict(list)
+        for run in comparison["runs"]:
+            auc = _metric(run, "auc", comparison["data"]["label"])
+            aucs[run["model"], run["rows"]].append(auc)
+        for (model, name), values in aucs.items():
+            column = f"AUC of `{model}`, rate {rate:g}, {train['epochs']} epochs"
+            key = f"{model}/{train['epochs']}"
+            columns[column] = f"{{{key}}}"
+            rows.setdefault(name, {"rows": name})[key] = _mean_and_deviation(values)
+    return by_row(rows.values(), columns)
+
+
 def _metric(run: Result, name: str, label: str) -> Optional[float]:
     """A metric of a run, of its only label or of the first one; None: the model has no such."""
     found: Optional[float] = run["metrics"].get(name, run["metrics"].get(f"{label}/{name}"))
