@@ -5,7 +5,7 @@
 
 Cost: train steps of 4096 x 26 ids, rows of 16 floats, Adagrad, Zipf over 5 M ids as in
 bench_table.py, every batch new. A table that keeps 1 M rows takes turns with one without a limit
-(rounds.py), which has the same rows at first and grows.
+(rounds.py), which has the same rows at first and grows. "CPU": by CPU time of all threads.
 
 Hits: the share of occurrences whose id has a row, over 400 steps of 2000 ids on a table of 20,000
 rows, against a cache in Python that evicts, after each step, the coldest rows of the whole table.
@@ -130,14 +130,16 @@ def main() -> None:
         ("step",),
         args.rounds,
         args.steps,
+        with_cpu=True,
     )
-    times = seconds["step"]
-    cost = {}
+    cost: Dict[str, Dict[str, float]] = {}
     print(f"\ntrain step, {BATCH} x {FIELDS} keys, dim {DIM}, {CAPACITY:,} rows")
-    for name in systems:
-        ratio = rounds_lib.ratios(times[name], times["none"])
-        cost[name] = round(ratio.median, 3)
-        print(f"{name:6}{1e3 * statistics.median(times[name]):8.2f} ms   {ratio}")
+    for what, times in seconds.items():
+        cost[what] = {}
+        for name in systems:
+            ratio = rounds_lib.ratios(times[name], times["none"])
+            cost[what][name] = round(ratio.median, 3)
+            print(f"{what:11}{name:6}{1e3 * statistics.median(times[name]):8.2f} ms   {ratio}")
     hits = {}
     for name, drift in (("Zipf", 0), ("drifting", _DRIFT)):
         for policy in _POLICIES:

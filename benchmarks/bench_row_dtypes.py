@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures lookups of an export's rows by row_dtype: float32, 16 bits and 8 bits.
 
-    python -m benchmarks.bench_row_dtypes [--rows 50000000] [--rounds 9] [--output FILE.json]
+    python -m benchmarks.bench_row_dtypes [--rows 1000000] [--rounds 9] [--output FILE.json]
 
 Batches are those of bench_table.py. With 50M rows the four tables need 14 GB of memory together.
 
-Columns: ms: a lookup of a batch, median. MB: memory of the table, index included. ratio: time over
-that of float32, median over the rounds, with quartiles.
+Columns: ms: a lookup of a batch, median. MB: memory of the table, index included. ratio: time, and
+CPU time, over that of float32, median over the rounds, with quartiles.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks import bench_table, result_file
 from benchmarks import rounds as rounds_lib
 
+SIZES = (1_000_000, 50_000_000)
 ROW_DTYPES = ("float32", "bfloat16", "float16", "int8")
 # Rows that are written at once.
 _WRITTEN = 1_000_000
@@ -56,30 +57,38 @@ def build(row_dtype: str, rows: int) -> Dict[str, Callable[[], Any]]:
     return {"lookup": run}
 
 
-def main() -> None:
-    args = result_file.parser(__doc__, rows=1_000_000, rounds=9, steps=60).parse_args()
+def measure(rows: int, rounds: int, steps: int) -> Dict[str, Any]:
+    """Measures tables of one size, prints its lines and returns the raw result."""
     seconds = rounds_lib.alternate(
-        {row_dtype: (build, (row_dtype, args.rows)) for row_dtype in ROW_DTYPES},
+        {row_dtype: (build, (row_dtype, rows)) for row_dtype in ROW_DTYPES},
         ("lookup",),
-        args.rounds,
-        args.steps,
+        rounds,
+        steps,
         with_cpu=True,
         at_once=False,
     )
     ratios = {}
+    print(f"\n{rows:,} rows")
     for what, by_dtype in seconds.items():
         for row_dtype, times in by_dtype.items():
             ratio = rounds_lib.ratios(times, by_dtype["float32"])
             ratios[f"{what}/{row_dtype}"] = round(ratio.median, 3)
             print(f"{what:14}{row_dtype:10}{statistics.median(times) * 1e3:8.2f} ms   {ratio}")
+    return {"seconds_per_lookup": result_file.quartiles(seconds), "ratios": ratios}
+
+
+def main() -> None:
+    parser = result_file.parser(__doc__, rounds=9, steps=60)
+    parser.add_argument(
+        "--rows", type=int, nargs="+", default=SIZES, help="sizes of tables; 1M and 50M by default"
+    )
+    args = parser.parse_args()
     result = {
-        "rows": args.rows,
         "batch": [bench_table.BATCH, bench_table.FIELDS],
         "dim": bench_table.DIM,
         "rounds": args.rounds,
         "steps_per_round": args.steps,
-        "seconds_per_lookup": result_file.quartiles(seconds),
-        "ratios": ratios,
+        "rows": {str(rows): measure(rows, args.rounds, args.steps) for rows in args.rows},
     }
     result_file.write(args.output, result)
 

@@ -61,14 +61,23 @@ def capacity(found: Result) -> str:
         ["", '`"lfu"`', '`"lru"`'],
         [
             "time of a step over that of a table without a limit",
-            "{cost[lfu]:.2f}",
-            "{cost[lru]:.2f}",
+            "{cost[step][lfu]:.2f}",
+            "{cost[step][lru]:.2f}",
         ],
+        ["the same of CPU time", "{cost[step, CPU][lfu]:.2f}", "{cost[step, CPU][lru]:.2f}"],
         *(
             [text, *(hits(f"{name}/{p}", f"{name}/{p}") for p in ("lfu", "lru"))]
             for text, name in streams
         ),
     )
+
+
+@figure("docs/small_tables.md", "bench_row_dtypes")
+def smaller_exports(found: Result) -> str:
+    sizes = [{"rows": int(rows), **one} for rows, one in found["rows"].items()]
+    ratio = "{{ratios[lookup, CPU/{}]:.2f}}".format
+    names = ("bfloat16", "float16", "int8")
+    return by_row(sizes, {"rows": "{rows:,}", **{f"`{name}`": ratio(name) for name in names}})
 
 
 @figure("docs/filters.md", "soak")
