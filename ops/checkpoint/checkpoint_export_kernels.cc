@@ -75,7 +75,7 @@ class TableExportOp : public OpKernel {
     OP_REQUIRES_OK(context, FindTable(context, &resource));
 
     OP_REQUIRES_OK(context, CheckDim(*resource, dim_));
-    OP_REQUIRES_OK(context, CheckValueType(*resource));
+    OP_REQUIRES_OK(context, CheckValueDtype(*resource, value_dtype_));
     const std::shared_lock<std::shared_mutex> lock(resource->replace_mutex());
     OP_REQUIRES_OK(context, CheckInitialized(*resource, "it is saved"));
     const std::vector<Sketch::Tensor> sketch = SketchTensors(resource->table());
@@ -87,17 +87,6 @@ class TableExportOp : public OpKernel {
   }
 
  private:
-  // Floats are exact for every table.
-  Status CheckValueType(TableResource& resource) const {
-    const DataType stored = DataTypeOf(resource.table().rules().value.type);
-    if (value_dtype_ == stored || value_dtype_ == tensorflow::DT_FLOAT) {
-      return Status();
-    }
-    return InvalidArgument("value_dtype must be float or that of table ",
-                           resource.name(), ", ", DataTypeString(stored),
-                           ", got ", DataTypeString(value_dtype_));
-  }
-
   // The heads and the columns of the table's sketch, in this order.
   static std::vector<Sketch::Tensor> SketchTensors(
       const EmbeddingTable& table) {

@@ -7,10 +7,13 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
+#include "ops/cluster/stored_rows.h"
 #include "ops/core/base/parallel.h"
+#include "ops/core/base/scratch.h"
 #include "ops/core/keys/packed_keys.h"
 #include "ops/core/math/indexed_rows.h"
 #include "ops/core/table/embedding_table.h"
@@ -37,7 +40,8 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::TensorShapeUtils;
 
-// Adds n * m floats to *total. InvalidArgument if a tensor cannot have as many.
+// Adds n * m numbers to *total. InvalidArgument if a tensor cannot have as
+// many.
 Status AddFloats(uint64_t n, uint64_t m, int64_t* total) {
   constexpr uint64_t kMost =
       std::numeric_limits<int64_t>::max() / sizeof(float);
@@ -46,7 +50,7 @@ Status AddFloats(uint64_t n, uint64_t m, int64_t* total) {
     return InvalidArgument(
         "packed must have keys of rows that fit into memory"
         ", got ",
-        n, " keys of ", m, " floats");
+        n, " keys of ", m, " numbers");
   }
   *total += static_cast<int64_t>(n * m);
   return Status();
@@ -184,6 +188,28 @@ class KeysPackOp : public OpKernel {
   std::vector<KeyUse> uses_;
 };
 
+// out (keys, dim) = what the keys read, on the calling thread.
+void ReadRows(const EmbeddingTable& table, const PackedKeys::Section& keys,
+              UnknownKey unknown, const RowHints* hints, float* out) {
+  table.Lookup(keys.keys, keys.size(), unknown, out, SerialFor, hints);
+}
+// The same in the type in which the table stores values. Throws std::bad_alloc.
+template <typename T>
+void ReadRows(const EmbeddingTable& table, const PackedKeys::Section& keys,
+              UnknownKey unknown, const RowHints* hints, T* out) {
+  const size_t n = keys.size(), dim = static_cast<size_t>(table.dim());
+  Scratch memory;
+  float* wide = nullptr;
+  if (!memory.Allocate([&](Layout* layout) { layout->Add(&wide, n * dim); })) {
+    throw std::bad_alloc();
+  }
+  ReadRows(table, keys, unknown, hints, wide);
+  for (size_t i = 0; i < n; ++i) {
+    SendRow(wide + i * dim, table.dim(), out + i * dim);
+  }
+}
+
+template <typename T>
 class TablesReadOp : public OpKernel {
  public:
   explicit TablesReadOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -219,6 +245,9 @@ class TablesReadOp : public OpKernel {
       OP_REQUIRES_OK(context, FindTable(context, handles[static_cast<int>(i)],
                                         &tables[i]));
       OP_REQUIRES_OK(context, CheckDim(*tables[i], tables_.dims[i]));
+      OP_REQUIRES_OK(
+          context,
+          CheckValueDtype(*tables[i], tensorflow::DataTypeToEnum<T>::v()));
       OP_REQUIRES_OK(context, readers[i].Open(tables[i].get()));
       cycles += static_cast<int64_t>(tables_.KeysOf(keys, i).size()) *
                 CyclesPerKey(tables_.dims[i]);
@@ -229,7 +258,7 @@ class TablesReadOp : public OpKernel {
     Tensor* rows;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, TensorShape({floats}), &rows));
-    float* const out = rows->flat<float>().data();
+    T* const out = rows->flat<T>().data();
     const StepKeys::Ptr step_keys = StepKeys::Of(context);
     ForEach(context, n, cycles, [&](size_t i) {
       const PackedKeys::Section& section = tables_.KeysOf(keys, i);
@@ -238,8 +267,8 @@ class TablesReadOp : public OpKernel {
               ? nullptr
               : step_keys->ForLookupOfPacked(tables[i].get(), section.keys,
                                              section.size());
-      tables[i]->table().Lookup(section.keys, section.size(), unknowns_[i],
-                                out + begin[i], SerialFor, hints.get());
+      ReadRows(tables[i]->table(), section, unknowns_[i], hints.get(),
+               out + begin[i]);
     });
   }
 
@@ -248,6 +277,7 @@ class TablesReadOp : public OpKernel {
   std::vector<UnknownKey> unknowns_;
 };
 
+template <typename T>
 class RowsSpreadOp : public OpKernel {
  public:
   explicit RowsSpreadOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -294,10 +324,12 @@ class RowsSpreadOp : public OpKernel {
     std::vector<char> is_refused(lookups_.size());
     ForEach(context, lookups_.size(), cycles, [&](size_t i) {
       const Tensor& of_lookup = index[static_cast<int>(i)];
-      is_refused[i] = !CopyCheckedRows(
-          rows->flat<float>().data() + begin[lookups_[i]], keys_of(i),
-          of_lookup.flat<int32_t>().data(), of_lookup.NumElements(),
-          static_cast<int>(tables_.dims[lookups_[i]]), out[i]);
+      const auto received =
+          ReceivedRows(rows->flat<T>().data() + begin[lookups_[i]],
+                       static_cast<int>(tables_.dims[lookups_[i]]));
+      is_refused[i] = !CopyCheckedRows(received, keys_of(i),
+                                       of_lookup.flat<int32_t>().data(),
+                                       of_lookup.NumElements(), out[i]);
     });
     for (size_t i = 0; i < lookups_.size(); ++i) {
       OP_REQUIRES(context, !is_refused[i],
@@ -339,8 +371,8 @@ class RowsUnpackOp : public OpKernel {
       }
       Tensor* copy;
       OP_REQUIRES_OK(context, tables.allocate(i, shape, &copy));
-      const auto from = part.unaligned_flat<float>();
-      std::copy_n(from.data(), from.size(), copy->flat<float>().data());
+      std::copy_n(static_cast<const char*>(part.data()), part.TotalBytes(),
+                  static_cast<char*>(copy->data()));
     }
   }
 
@@ -553,10 +585,19 @@ class GradientsPackOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>KeysPack").Device(DEVICE_CPU),
                         Guarded<KeysPackOp>);
-REGISTER_KERNEL_BUILDER(Name("RecEstimator>TablesRead").Device(DEVICE_CPU),
-                        Guarded<TablesReadOp>);
-REGISTER_KERNEL_BUILDER(Name("RecEstimator>RowsSpread").Device(DEVICE_CPU),
-                        Guarded<RowsSpreadOp>);
+#define REGISTER_KERNELS(T)                                      \
+  REGISTER_KERNEL_BUILDER(Name("RecEstimator>TablesRead")        \
+                              .Device(DEVICE_CPU)                \
+                              .TypeConstraint<T>("value_dtype"), \
+                          Guarded<TablesReadOp<T>>);             \
+  REGISTER_KERNEL_BUILDER(Name("RecEstimator>RowsSpread")        \
+                              .Device(DEVICE_CPU)                \
+                              .TypeConstraint<T>("value_dtype"), \
+                          Guarded<RowsSpreadOp<T>>);
+REGISTER_KERNELS(float)
+REGISTER_KERNELS(tensorflow::bfloat16)
+REGISTER_KERNELS(Eigen::half)
+#undef REGISTER_KERNELS
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>RowsUnpack").Device(DEVICE_CPU),
                         Guarded<RowsUnpackOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>GradientsPack").Device(DEVICE_CPU),

@@ -70,12 +70,13 @@ Status TablesReadShape(InferenceContext* c) {
 REGISTER_OP("RecEstimator>TablesRead")
     .Input("tables: N * resource")
     .Input("packed: int64")
-    .Output("rows: float")
+    .Output("rows: value_dtype")
     .Attr("N: int >= 1")
     .Attr("sections: list(int)")
     .Attr("num_sections: int >= 1")
     .Attr("dims: list(int)")
     .Attr("unknowns: list(string)")
+    .Attr("value_dtype: {float, bfloat16, half} = DT_FLOAT")
     .SetIsStateful()
     .SetShapeFn(TablesReadShape)
     .Doc(R"doc(
@@ -83,11 +84,12 @@ Reads one row for each distinct key of several tables. Changes nothing.
 
 tables: Each [].
 packed: [n]. Of KeysPack.
-rows: [floats]. The values of the keys of each table, in the order of tables, one behind the other.
+rows: [numbers]. The values of the keys of each table, in the order of tables, one behind the other.
 sections: The section of packed that each table reads.
 num_sections: The number of sections of packed.
 dims: Dimension of each table.
 unknowns: What a key without a row reads: its initial vector ("initial") or the default vector ("default").
+value_dtype: Type of rows: that in which all of the tables store values, so that nothing is rounded, or float.
 )doc");
 
 Status RowsSpreadShape(InferenceContext* c) {
@@ -119,7 +121,7 @@ Status RowsSpreadShape(InferenceContext* c) {
 }
 
 REGISTER_OP("RecEstimator>RowsSpread")
-    .Input("rows: float")
+    .Input("rows: value_dtype")
     .Input("packed: int64")
     .Input("index: N * int32")
     .Output("values: N * float")
@@ -128,11 +130,12 @@ REGISTER_OP("RecEstimator>RowsSpread")
     .Attr("sections: list(int)")
     .Attr("num_sections: int >= 1")
     .Attr("dims: list(int)")
+    .Attr("value_dtype: {float, bfloat16, half} = DT_FLOAT")
     .SetShapeFn(RowsSpreadShape)
     .Doc(R"doc(
-Gives each lookup the rows of its keys.
+Gives each lookup the rows of its keys, as floats.
 
-rows: [floats]. Of TablesRead.
+rows: [numbers]. Of TablesRead.
 packed: [n]. Of KeysPack, as TablesRead got it.
 index: Any shapes. Of KeysPack: the keys of each lookup.
 values: Each [index.shape, dim].
@@ -140,6 +143,7 @@ lookups: The table of each lookup, as a position in sections.
 sections: As in TablesRead.
 num_sections: As in TablesRead.
 dims: As in TablesRead.
+value_dtype: As in TablesRead.
 )doc");
 
 Status RowsUnpackShape(InferenceContext* c) {
@@ -161,23 +165,25 @@ Status RowsUnpackShape(InferenceContext* c) {
 }
 
 REGISTER_OP("RecEstimator>RowsUnpack")
-    .Input("rows: float")
+    .Input("rows: value_dtype")
     .Input("packed: int64")
-    .Output("tables: N * float")
+    .Output("tables: N * value_dtype")
     .Attr("N: int >= 1")
     .Attr("sections: list(int)")
     .Attr("num_sections: int >= 1")
     .Attr("dims: list(int)")
+    .Attr("value_dtype: {float, bfloat16, half} = DT_FLOAT")
     .SetShapeFn(RowsUnpackShape)
     .Doc(R"doc(
 Takes the rows of several tables apart.
 
-rows: [floats]. Of TablesRead.
+rows: [numbers]. Of TablesRead.
 packed: [n]. Of KeysPack, as TablesRead got it.
 tables: Each [keys of the table, dim]. The rows of each table.
 sections: As in TablesRead.
 num_sections: As in TablesRead.
 dims: As in TablesRead.
+value_dtype: As in TablesRead.
 )doc");
 
 Status GradientsPackShape(InferenceContext* c) {

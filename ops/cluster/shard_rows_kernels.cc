@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "ops/cluster/stored_rows.h"
 #include "ops/core/base/float8.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/scratch.h"
@@ -281,6 +282,7 @@ class ShardRowsMergeOp : public OpKernel {
   }
 };
 
+template <typename T>
 class ShardRowsSpreadOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -298,7 +300,8 @@ class ShardRowsSpreadOp : public OpKernel {
                 InvalidArgument("rows must be [k, dim], got shape ",
                                 rows[0].shape().DebugString()));
     const int64_t dim = rows[0].dim_size(1);
-    std::vector<const float*> from;
+    const int width = static_cast<int>(dim);
+    std::vector<decltype(ReceivedRows(static_cast<const T*>(nullptr), 0))> from;
     std::vector<Scratch> copies(static_cast<size_t>(rows.size()));
     std::vector<const int32_t*> of_shard;
     for (int s = 0; s < rows.size(); ++s) {
@@ -320,7 +323,7 @@ class ShardRowsSpreadOp : public OpKernel {
           AreRows(of_shard.back(), index[s].NumElements(), rows[s].dim_size(0)),
           InvalidArgument("index of shard ", s, " must be in [0, ",
                           rows[s].dim_size(0), "), got others"));
-      from.push_back(rows[s].flat<float>().data());
+      from.push_back(ReceivedRows(rows[s].flat<T>().data(), width));
     }
     TensorShape of_values = WithRows(shape, blocks.n());
     OP_REQUIRES_OK(context, of_values.AddDimWithStatus(dim));
@@ -329,16 +332,15 @@ class ShardRowsSpreadOp : public OpKernel {
     int floats;  // Of a row of the batch, which may have several of a table.
     OP_REQUIRES_OK(context, RowFloats(*values, blocks.n(), &floats));
     if (floats == 0) return;
-    const int width = static_cast<int>(dim);
     const int64_t lookups = floats / width;
     float* const to = values->flat<float>().data();
-    blocks.ForEach(
-        context, blocks.n() * CyclesPerRow(floats),
-        [shard_rows = from.data(), shard_index = of_shard.data(), to, lookups,
-         width, floats](int64_t i, int32_t shard, int64_t row) {
-          CopyIndexedRows(shard_rows[shard], shard_index[shard] + row * lookups,
-                          lookups, width, to + i * floats);
-        });
+    blocks.ForEach(context, blocks.n() * CyclesPerRow(floats),
+                   [shard_rows = from.data(), shard_index = of_shard.data(), to,
+                    lookups, floats](int64_t i, int32_t shard, int64_t row) {
+                     CopyIndexedRows(shard_rows[shard],
+                                     shard_index[shard] + row * lookups,
+                                     lookups, to + i * floats);
+                   });
   }
 };
 
@@ -378,9 +380,15 @@ class ShardRowsSplitOp : public OpKernel {
 REGISTER_KERNEL_BUILDER(
     Name("RecEstimator>ShardKeysSplit").Device(tensorflow::DEVICE_CPU),
     Guarded<ShardKeysSplitOp>);
-REGISTER_KERNEL_BUILDER(
-    Name("RecEstimator>ShardRowsSpread").Device(tensorflow::DEVICE_CPU),
-    Guarded<ShardRowsSpreadOp>);
+#define REGISTER_KERNELS(T)                                      \
+  REGISTER_KERNEL_BUILDER(Name("RecEstimator>ShardRowsSpread")   \
+                              .Device(tensorflow::DEVICE_CPU)    \
+                              .TypeConstraint<T>("value_dtype"), \
+                          Guarded<ShardRowsSpreadOp<T>>);
+REGISTER_KERNELS(float)
+REGISTER_KERNELS(tensorflow::bfloat16)
+REGISTER_KERNELS(Eigen::half)
+#undef REGISTER_KERNELS
 REGISTER_KERNEL_BUILDER(
     Name("RecEstimator>ShardRowsMerge").Device(tensorflow::DEVICE_CPU),
     Guarded<ShardRowsMergeOp>);

@@ -93,18 +93,20 @@ Status ShardRowsSpreadShape(InferenceContext* c) {
 
 REGISTER_OP("RecEstimator>ShardRowsSpread")
     .Input("shards: int32")
-    .Input("rows: N * float")
+    .Input("rows: N * value_dtype")
     .Input("index: N * int32")
     .Output("values: float")
     .Attr("N: int >= 1")
+    .Attr("value_dtype: {float, bfloat16, half} = DT_FLOAT")
     .SetShapeFn(ShardRowsSpreadShape)
     .Doc(R"doc(
-Brings rows of shards, each of which has a row once, into the order of a batch.
+Brings rows of shards, each of which has a row once, into the order of a batch, as floats.
 
 shards: [n]. The shard of each row of the batch, in [0, N).
 rows: Each [k, dim].
 index: Each [rows of the shard, ...], in the order of the batch. Positions in the rows of the shard.
 values: [n, ..., dim].
+value_dtype: Type of rows.
 )doc");
 
 REGISTER_OP("RecEstimator>ShardRowsMerge")

@@ -8,6 +8,8 @@ namespace rec_estimator::passes {
 
 // Ours, by the file that registers them.
 
+// ops/table/table_ops.cc
+inline constexpr char kTableHandle[] = "RecEstimator>TableHandle";
 // ops/lookup/lookup_ops.cc
 inline constexpr char kTableLookup[] = "RecEstimator>TableLookup";
 inline constexpr char kTableGroupLookup[] = "RecEstimator>TableGroupLookup";

@@ -6,14 +6,16 @@
 //
 // => crosses from a worker to a parameter server (ps) or back, as one tensor.
 // All lookups whose keys come from one worker and whose tables are on one ps
-// become one request: each distinct key of a table once, its row once. The
-// update of a step joins in. TablesReserve becomes TablesReservePacked, which
-// takes the same packed keys, with their counts. TablesApply becomes
-// TablesApplyPacked, which takes one tensor of GradientsPack: the summed
-// gradient of each distinct key, the versions and the hyperparameters. If a
-// gradient is divided among shards (ShardRowsSplit), GradientsPack reads it
-// undivided instead. packed_ops.cc documents the ops. graph_edits.h says what
-// levels are, why no cycle arises from them, and which pass runs when.
+// become one request: each distinct key of a table once, its row once. Tables
+// that store values in 16 bits have a TablesRead and a RowsSpread of their own,
+// one for each type, so that their rows cross in half the bytes. The update of
+// a step joins in. TablesReserve becomes TablesReservePacked, which takes the
+// same packed keys, with their counts. TablesApply becomes TablesApplyPacked,
+// which takes one tensor of GradientsPack: the summed gradient of each distinct
+// key, the versions and the hyperparameters. If a gradient is divided among
+// shards (ShardRowsSplit), GradientsPack reads it undivided instead.
+// packed_ops.cc documents the ops. graph_edits.h says what levels are, why no
+// cycle arises from them, and which pass runs when.
 //
 // Stages are lookups and reservations. A request has the lookups of one level.
 // A reservation of this level or a higher one may take its packed keys: no node
@@ -29,6 +31,7 @@
 // for each occurrence, because the sum of a key's gradients loses these.
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,6 +49,7 @@ namespace rec_estimator::passes {
 namespace {
 
 using absl::Status;
+using tensorflow::DataType;
 using tensorflow::Graph;
 using tensorflow::Node;
 using tensorflow::NodeDefBuilder;
@@ -66,11 +70,128 @@ bool IsPassedOn(const Node& node) {
          std::all_of(before.begin(), before.end(), IsRowsSplit);
 }
 
+// How rows of one type come to the worker: TablesRead and RowsSpread take the
+// place of the lookups of those tables of a request that have this type.
+class RowsTransfer {
+ public:
+  RowsTransfer(Graph* graph, Request* request, Node* pack, DataType value_dtype)
+      : graph_(graph),
+        request_(*request),
+        pack_(pack),
+        value_dtype_(value_dtype),
+        position_(request->sections.size(), -1) {
+    for (size_t i = 0; i < request_.sections.size(); ++i) {
+      const KeySection& section = request_.sections[i];
+      if (section.unknown.empty() || section.value_dtype != value_dtype) {
+        continue;
+      }
+      position_[i] = static_cast<int>(sections_.size());
+      sections_.push_back(static_cast<int>(i));
+      dims_.push_back(section.dim);
+    }
+  }
+
+  Node* read() const { return read_; }
+  Node* spread() const { return spread_; }
+
+  // name: of the request. parts: what it is made of.
+  Status Add(const std::string& name, const std::vector<std::string>& parts) {
+    TF_RETURN_IF_ERROR(AddRead(name, parts));
+    std::vector<Node*> lookups;
+    TF_RETURN_IF_ERROR(AddSpread(name, &lookups));
+    for (size_t i = 0; i < lookups.size(); ++i) {
+      ReplaceLookup(lookups[i], static_cast<int>(i));
+    }
+    return Status();
+  }
+
+ private:
+  Status AddRead(const std::string& request,
+                 const std::vector<std::string>& parts) {
+    std::vector<OutputTensor> inputs;
+    std::vector<std::string> unknowns;
+    for (const int i : sections_) {
+      inputs.push_back(request_.sections[i].handle);
+      unknowns.push_back(request_.sections[i].unknown);
+    }
+    std::string name = request + "/rows";
+    if (value_dtype_ != tensorflow::DT_FLOAT) {
+      absl::StrAppend(&name, "_", DataTypeString(value_dtype_));
+    }
+    NodeDefBuilder builder(NameOfParts(name, parts), kTablesRead);
+    const OutputTensor packed{pack_, 0};
+    builder.Input(NodeOutsOf(inputs))
+        .Input(NodeOutOf(packed))
+        .Attr("unknowns", unknowns)
+        .Attr("value_dtype", value_dtype_);
+    SetTables(&builder);
+    inputs.push_back(packed);
+    return AddNode(&builder, inputs, request_.ps, graph_, &read_);
+  }
+
+  // Sets the lookups whose values the node gives, in order.
+  Status AddSpread(const std::string& request, std::vector<Node*>* lookups) {
+    std::vector<OutputTensor> index;
+    std::vector<int> tables;
+    for (size_t i = 0; i < request_.lookups.size(); ++i) {
+      const int list = request_.list_of_lookup[i];
+      const int table = position_[request_.lists[list].section];
+      if (table < 0) continue;
+      index.push_back({pack_, 1 + list});
+      tables.push_back(table);
+      lookups->push_back(request_.lookups[i]);
+    }
+    NodeDefBuilder builder(graph_->NewName(request + "/values"), kRowsSpread);
+    std::vector<OutputTensor> inputs = {{read_, 0}, {pack_, 0}};
+    builder.Input(NodeOutOf(inputs[0]))
+        .Input(NodeOutOf(inputs[1]))
+        .Input(NodeOutsOf(index))
+        .Attr("lookups", tables);
+    SetTables(&builder);
+    inputs.insert(inputs.end(), index.begin(), index.end());
+    return AddNode(&builder, inputs, request_.worker, graph_, &spread_);
+  }
+
+  void SetTables(NodeDefBuilder* builder) const {
+    builder->Attr("sections", sections_)
+        .Attr("num_sections", static_cast<int>(request_.sections.size()))
+        .Attr("dims", dims_);
+  }
+
+  void ReplaceLookup(Node* node, int i) {
+    for (Node* before : ControlInputs(*node)) {
+      const bool is_local = before->assigned_device_name() == request_.worker;
+      graph_->AddControlEdge(before, is_local ? pack_ : read_);
+    }
+    for (Node* after : ControlOutputs(*node)) {
+      const bool is_local = after->assigned_device_name() == request_.ps;
+      graph_->AddControlEdge(is_local ? read_ : spread_, after);
+    }
+    MoveConsumers({node, 0}, {spread_, i}, graph_);
+    graph_->RemoveNode(node);
+  }
+
+  Graph* const graph_;
+  const Request& request_;
+  Node* const pack_;
+  const DataType value_dtype_;
+  std::vector<int> sections_;  // Of the tables of this type.
+  std::vector<int64_t> dims_;  // Of these tables.
+  std::vector<int> position_;  // Of each section among these; -1: it is none.
+  Node* read_ = nullptr;
+  Node* spread_ = nullptr;
+};
+
 // Puts the packed ops of one request into the graph.
 class Packer {
  public:
   Packer(Graph* graph, Request* request, ControlEdgeReducer* control_edges)
-      : graph_(graph), request_(*request), control_edges_(*control_edges) {
+      : graph_(graph),
+        request_(*request),
+        control_edges_(*control_edges),
+        base_name_(request->lookups.empty()
+                       ? request->updates[0].reserve->name()
+                       : request->lookups[0]->name()) {
     for (const Node* lookup : request->lookups) {
       parts_.push_back(lookup->name());
     }
@@ -95,11 +216,6 @@ class Packer {
   }
 
  private:
-  const std::string& BaseName() const {
-    return request_.lookups.empty() ? request_.updates[0].reserve->name()
-                                    : request_.lookups[0]->name();
-  }
-
   int NumSections() const { return static_cast<int>(request_.sections.size()); }
 
   Status AddKeysPack() {
@@ -114,7 +230,7 @@ class Packer {
       sections.push_back(list.section);
       uses.push_back(list.use);
     }
-    NodeDefBuilder builder(graph_->NewName(BaseName() + "/keys"), kKeysPack);
+    NodeDefBuilder builder(graph_->NewName(base_name_ + "/keys"), kKeysPack);
     builder.Input(NodeOutsOf(keys))
         .Attr("sections", sections)
         .Attr("uses", uses)
@@ -136,76 +252,26 @@ class Packer {
   }
 
   Status ReplaceLookups() {
-    std::vector<OutputTensor> handles;
-    std::vector<int> sections, position(request_.sections.size(), -1);
-    std::vector<int64_t> dims;
-    std::vector<std::string> unknowns;
-    for (int i = 0; i < NumSections(); ++i) {
-      const KeySection& section = request_.sections[i];
-      if (section.unknown.empty()) continue;
-      position[i] = static_cast<int>(handles.size());
-      handles.push_back(section.handle);
-      sections.push_back(i);
-      dims.push_back(section.dim);
-      unknowns.push_back(section.unknown);
+    std::set<DataType> types;
+    for (const KeySection& section : request_.sections) {
+      if (!section.unknown.empty()) types.insert(section.value_dtype);
     }
-    NodeDefBuilder read_builder(NameOfParts(BaseName() + "/rows", parts_),
-                                kTablesRead);
-    const OutputTensor packed{pack_, 0};
-    read_builder.Input(NodeOutsOf(handles))
-        .Input(NodeOutOf(packed))
-        .Attr("sections", sections)
-        .Attr("num_sections", NumSections())
-        .Attr("dims", dims)
-        .Attr("unknowns", unknowns);
-    std::vector<OutputTensor> inputs = handles;
-    inputs.push_back(packed);
-    TF_RETURN_IF_ERROR(
-        AddNode(&read_builder, inputs, request_.ps, graph_, &read_));
-
-    std::vector<OutputTensor> index;
-    std::vector<int> lookups;
-    for (const int list : request_.list_of_lookup) {
-      index.push_back({pack_, 1 + list});
-      lookups.push_back(position[request_.lists[list].section]);
-    }
-    NodeDefBuilder spread_builder(graph_->NewName(BaseName() + "/values"),
-                                  kRowsSpread);
-    inputs = {{read_, 0}, packed};
-    spread_builder.Input(NodeOutOf(inputs[0]))
-        .Input(NodeOutOf(packed))
-        .Input(NodeOutsOf(index))
-        .Attr("lookups", lookups)
-        .Attr("sections", sections)
-        .Attr("num_sections", NumSections())
-        .Attr("dims", dims);
-    inputs.insert(inputs.end(), index.begin(), index.end());
-    TF_RETURN_IF_ERROR(
-        AddNode(&spread_builder, inputs, request_.worker, graph_, &spread_));
-    for (size_t i = 0; i < request_.lookups.size(); ++i) {
-      ReplaceLookup(request_.lookups[i], static_cast<int>(i));
+    for (const DataType value_dtype : types) {
+      transfers_.emplace_back(graph_, &request_, pack_, value_dtype);
+      TF_RETURN_IF_ERROR(transfers_.back().Add(base_name_, parts_));
     }
     return Status();
-  }
-
-  void ReplaceLookup(Node* node, int i) {
-    for (Node* before : ControlInputs(*node)) {
-      const bool is_local = before->assigned_device_name() == request_.worker;
-      graph_->AddControlEdge(before, is_local ? pack_ : read_);
-    }
-    for (Node* after : ControlOutputs(*node)) {
-      const bool is_local = after->assigned_device_name() == request_.ps;
-      graph_->AddControlEdge(is_local ? read_ : spread_, after);
-    }
-    MoveConsumers({node, 0}, {spread_, i}, graph_);
-    graph_->RemoveNode(node);
   }
 
   Status ReplaceUpdate(const StepUpdate& update) {
     Node *reserve, *gradients, *apply;
     TF_RETURN_IF_ERROR(AddReserve(update, &reserve));
-    if (update.before_read && read_ != nullptr) {
-      graph_->AddControlEdge(reserve, read_);
+    Node* notice = reserve;
+    if (update.before_read && !transfers_.empty()) {
+      for (const RowsTransfer& transfer : transfers_) {
+        graph_->AddControlEdge(reserve, transfer.read());
+      }
+      notice = transfers_[0].spread();
     }
     TF_RETURN_IF_ERROR(AddGradientsPack(update, &gradients));
     const std::vector<OutputTensor> inputs = {{reserve, 0}, {gradients, 0}};
@@ -220,8 +286,7 @@ class Packer {
     graph_->RemoveNode(update.apply);
     graph_->RemoveNode(update.reserve);
     control_edges_.AddReservation(
-        {reserve, gradients, apply, request_.worker,
-         update.before_read && spread_ != nullptr ? spread_ : reserve});
+        {reserve, gradients, apply, request_.worker, notice});
     return Status();
   }
 
@@ -348,10 +413,10 @@ class Packer {
   Graph* const graph_;
   Request& request_;
   ControlEdgeReducer& control_edges_;
+  const std::string base_name_;     // Of the nodes of the request.
   std::vector<std::string> parts_;  // What the request is made of.
   Node* pack_ = nullptr;
-  Node* read_ = nullptr;
-  Node* spread_ = nullptr;
+  std::vector<RowsTransfer> transfers_;  // One for each type of rows.
 };
 
 class PackTransfersPass : public tensorflow::GraphOptimizationPass {

@@ -9,7 +9,7 @@
 //   rows --> RowsUnpack --> ShardRowsSpread --> values
 //
 // RowsUnpack copies nothing: it gives each distinct row of a shard as
-// TablesRead has sent it.
+// TablesRead has sent it, also in 16 bits, which ShardRowsSpread widens.
 #include <map>
 #include <string>
 #include <vector>
@@ -36,7 +36,7 @@ class RowsUnpacker {
   explicit RowsUnpacker(Graph* graph) : graph_(graph) {}
 
   // Replaces a ShardRowsMerge of which all rows come from RowsSpread, on its
-  // device. RemoveSpreads must follow.
+  // device and of one type. RemoveSpreads must follow.
   Status ReplaceMerge(Node* merge) {
     const int n = merge->num_inputs() - 1;
     const std::string& device = merge->assigned_device_name();
@@ -45,7 +45,8 @@ class RowsUnpacker {
     TF_RETURN_IF_ERROR(AppendInputs(*merge, 1, n, &rows));
     for (const OutputTensor& each : rows) {
       if (each.node->type_string() != kRowsSpread ||
-          each.node->assigned_device_name() != device) {
+          each.node->assigned_device_name() != device ||
+          each.node->input_type(0) != rows[0].node->input_type(0)) {
         return Status();
       }
     }
@@ -125,7 +126,8 @@ class RowsUnpacker {
   // Adds the node of a builder, with the tables of `spread`.
   Status AddTables(const Node& spread, NodeDefBuilder* builder,
                    const std::vector<OutputTensor>& inputs, Node** node) {
-    for (const char* name : {"sections", "num_sections", "dims"}) {
+    for (const char* name :
+         {"sections", "num_sections", "dims", "value_dtype"}) {
       builder->Attr(name, *spread.attrs().Find(name));
     }
     return AddNode(builder, inputs, spread.assigned_device_name(), graph_,

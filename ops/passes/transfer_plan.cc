@@ -90,6 +90,19 @@ Status AppendSources(const OutputTensor& keys,
   return Status();
 }
 
+// In which type rows of a table are sent without being rounded: float, or the
+// 16 bits in which it stores them.
+tensorflow::DataType ValueDtypeOf(const Node& handle) {
+  tensorflow::DataType value_dtype = tensorflow::DT_FLOAT;
+  if (handle.type_string() != kTableHandle ||
+      !tensorflow::GetNodeAttr(handle.attrs(), "value_dtype", &value_dtype)
+           .ok() ||
+      value_dtype == tensorflow::DT_UINT8) {
+    return tensorflow::DT_FLOAT;
+  }
+  return value_dtype;
+}
+
 // Decides what becomes one request.
 class Planner {
  public:
@@ -134,6 +147,7 @@ class Planner {
     TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "unknown", &unknown));
     KeySection& section =
         request->sections[request->SectionOf(handle, unknown)];
+    section.value_dtype = ValueDtypeOf(*handle.node);
     return GetNodeAttr(node->attrs(), "dim", &section.dim);
   }
 

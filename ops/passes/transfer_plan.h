@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/passes/graph_edits.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/platform/status.h"
 
@@ -27,6 +28,8 @@ struct KeySection {
   tensorflow::OutputTensor handle;
   std::string unknown;  // Of its lookups; empty: there is none.
   int64_t dim = 0;
+  // In which its rows are sent.
+  tensorflow::DataType value_dtype = tensorflow::DT_FLOAT;
 };
 
 // TablesReserve and TablesApply. By table: its section and its lists.

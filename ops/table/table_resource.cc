@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/core/step/past_rows.h"
 #include "ops/kernel/errors.h"
+#include "ops/table/value_types.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
@@ -148,6 +149,17 @@ Status CheckDim(TableResource& table, int64_t dim) {
   if (dim == table.table().dim()) return Status();
   return InvalidArgument("dim must be that of table ", table.name(), ", ",
                          table.table().dim(), ", got ", dim);
+}
+
+Status CheckValueDtype(TableResource& table, tensorflow::DataType value_dtype) {
+  const tensorflow::DataType stored =
+      DataTypeOf(table.table().rules().value.type);
+  if (value_dtype == stored || value_dtype == tensorflow::DT_FLOAT) {
+    return Status();
+  }
+  return InvalidArgument("value_dtype must be float or that of table ",
+                         table.name(), ", ", DataTypeString(stored), ", got ",
+                         DataTypeString(value_dtype));
 }
 
 Status CheckBank(TableResource& table, const Tensor& bank) {

@@ -30,6 +30,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/refcount.h"
 
 namespace rec_estimator {
@@ -226,6 +227,11 @@ class TableReader {
 
 // InvalidArgument unless attribute dim is the table's.
 absl::Status CheckDim(TableResource& table, int64_t dim);
+
+// InvalidArgument unless attribute value_dtype, in which values are given, is
+// the type in which the table stores them, or float.
+absl::Status CheckValueDtype(TableResource& table,
+                             tensorflow::DataType value_dtype);
 
 // InvalidArgument unless the bank is [b, dim] with b >= 1.
 absl::Status CheckBank(TableResource& table, const tensorflow::Tensor& bank);

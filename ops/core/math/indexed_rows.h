@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows that several occurrences of a key share: copied to each of them, and
-// summed over them.
+// summed over them. Rows to be copied may be of 16-bit numbers; copies and sums
+// are of floats.
 //
 // Another thread may write to the indices of an input (read_once.h). So it is a
 // copy that is checked and used.
@@ -13,6 +14,7 @@
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/float8.h"
+#include "ops/core/math/narrow_floats.h"
 
 namespace rec_estimator {
 
@@ -26,12 +28,32 @@ inline bool AreRows(const int32_t* index, int64_t n, int64_t rows) {
   return n == 0 || static_cast<int64_t>(largest) < rows;
 }
 
-// out (n, dim): row i is row index[i] of `rows`.
-inline void CopyIndexedRows(const float* rows, const int32_t* index, int64_t n,
-                            int dim, float* out) {
-  for (int64_t i = 0; i < n; ++i) {
-    CopyRow(rows + static_cast<int64_t>(index[i]) * dim, dim, out + i * dim);
+// Rows of floats, one behind the other.
+struct FloatRows {
+  const float* values;  // (rows, dim)
+  int dim;
+
+  void Copy(int64_t row, float* out) const {  // (dim)
+    CopyRow(values + row * dim, dim, out);
   }
+};
+
+// Rows of 16-bit numbers, which are widened.
+struct NarrowRows {
+  NarrowType type;
+  const NarrowFloat* values;  // (rows, dim)
+  int dim;
+
+  void Copy(int64_t row, float* out) const {  // (dim)
+    WidenFloats(type, values + row * dim, dim, out);
+  }
+};
+
+// out (n, dim): row i is row index[i] of `rows`, FloatRows or NarrowRows.
+template <typename Rows>
+void CopyIndexedRows(const Rows& rows, const int32_t* index, int64_t n,
+                     float* out) {
+  for (int64_t i = 0; i < n; ++i) rows.Copy(index[i], out + i * rows.dim);
 }
 
 // Adds row i of `values` (n, dim) to row index[i] of `sums`, one after the
@@ -66,13 +88,13 @@ bool ForCheckedIndices(const int32_t* index, int64_t n, int64_t rows,
   return true;
 }
 
-// CopyIndexedRows for any indices of `rows` (n_rows, dim).
-inline bool CopyCheckedRows(const float* rows, int64_t n_rows,
-                            const int32_t* index, int64_t n, int dim,
-                            float* out) {
+// CopyIndexedRows for any indices of n_rows `rows`.
+template <typename Rows>
+bool CopyCheckedRows(const Rows& rows, int64_t n_rows, const int32_t* index,
+                     int64_t n, float* out) {
   return ForCheckedIndices(
       index, n, n_rows, [&](int64_t at, const int32_t* checked, int64_t size) {
-        CopyIndexedRows(rows, checked, size, dim, out + at * dim);
+        CopyIndexedRows(rows, checked, size, out + at * rows.dim);
       });
 }
 

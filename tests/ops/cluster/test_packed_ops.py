@@ -42,8 +42,8 @@ def run(fetches):
         return session.run(fetches)
 
 
-def table_of(name="t"):
-    handle = _ops.gen.rec_estimator_table_handle(shared_name=name, dim=DIM)
+def table_of(name="t", **attributes):
+    handle = _ops.gen.rec_estimator_table_handle(shared_name=name, dim=DIM, **attributes)
     bank = np.random.default_rng(1).normal(size=[8, DIM]).astype(np.float32)
     return handle, _ops.gen.rec_estimator_table_initialize(handle, bank)
 
@@ -56,11 +56,23 @@ def test_keys_pack_equals_the_oracle():
         np.testing.assert_array_equal(found, expected.reshape(keys.shape))
 
 
-def test_rows_come_back_to_each_lookup():
-    handle, initialize = table_of()
+@pytest.mark.parametrize(
+    ("stored", "sent"),
+    [
+        (tf.float32, tf.float32),
+        (tf.bfloat16, tf.bfloat16),
+        (tf.float16, tf.float16),
+        (tf.float16, tf.float32),
+    ],
+)
+def test_rows_come_back_to_each_lookup(stored, sent):
+    handle, initialize = table_of(value_dtype=stored)
     pack = keys_pack()
     dims = dict(sections=[1], num_sections=3, dims=[DIM])
-    rows = _ops.gen.rec_estimator_tables_read([handle], pack.packed, unknowns=["initial"], **dims)
+    rows = _ops.gen.rec_estimator_tables_read(
+        [handle], pack.packed, unknowns=["initial"], value_dtype=sent, **dims
+    )
+    assert rows.dtype == sent
     values = _ops.gen.rec_estimator_rows_spread(
         rows, pack.packed, [pack.index[0], pack.index[2]], lookups=[0, 0], **dims
     )
@@ -76,12 +88,34 @@ def test_rows_come_back_to_each_lookup():
         np.testing.assert_array_equal(one, other)
 
 
-def test_rows_are_taken_apart_by_table():
+@pytest.mark.parametrize("stored", [tf.float32, tf.bfloat16, tf.uint8])
+def test_rows_are_not_sent_in_a_type_that_would_round_them(stored):
+    handle, initialize = table_of(value_dtype=stored)
+    read = _ops.gen.rec_estimator_tables_read(
+        [handle],
+        PACKED,
+        sections=[1],
+        num_sections=2,
+        dims=[DIM],
+        unknowns=["initial"],
+        value_dtype=tf.float16,
+    )
+    with tf.Session() as session:
+        session.run(initialize)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="value_dtype must be float or that of table t"
+        ):
+            session.run(read)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_rows_are_taken_apart_by_table(dtype):
     """The rows of the second and third table do not begin at a multiple of 64 bytes."""
     pack = keys_pack()
     dims = dict(sections=[1, 2, 0, 2], num_sections=3, dims=[3, 1, 4, 16], N=4)
-    rows = np.arange(7 * 3 + 1 + 16, dtype=np.float32)
+    rows = np.arange(7 * 3 + 1 + 16, dtype=dtype)
     unpack = _ops.gen.rec_estimator_rows_unpack(rows, pack.packed, **dims)
+    assert [table.dtype for table in unpack] == [dtype] * 4
     assert [table.shape.as_list() for table in unpack] == [[None, dim] for dim in dims["dims"]]
     found = run([tuple(unpack), [table + 0 for table in unpack]])
     expected = [rows[:21].reshape([7, 3]), rows[21:22, None], np.zeros([0, 4]), rows[None, 22:]]

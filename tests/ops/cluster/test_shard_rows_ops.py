@@ -67,12 +67,13 @@ def test_keys_of_another_rank_are_refused():
             one.run(split, {keys: [[1]]})
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
 @pytest.mark.parametrize("row", [(), (1,), (3,), (2, 5), (0,)])
 @pytest.mark.parametrize("n", [0, 1, 9000])
-def test_rows_of_shards_are_spread_as_numpy_does(row, n):
+def test_rows_of_shards_are_spread_as_numpy_does(row, n, dtype):
     random = np.random.RandomState(n)
     shards = random.choice([0, 1, 3], n).astype(np.int32)  # Shard 2 has no rows.
-    rows = [random.rand(k, 5).astype(np.float32) for k in (6, 1, 0, 3)]
+    rows = [random.rand(k, 5).astype(dtype.as_numpy_dtype) for k in (6, 1, 0, 3)]
     index = [
         random.randint(0, max(len(of_shard), 1), [np.sum(shards == shard), *row]).astype(np.int32)
         for shard, of_shard in enumerate(rows)

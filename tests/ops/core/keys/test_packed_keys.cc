@@ -220,12 +220,25 @@ TEST(SumsOfIndexedRowsHaveTheBitsOfOccurrences) {
           0);
     }
     std::vector<float> copies(500 * dim);
-    EXPECT_TRUE(CopyCheckedRows(sums.data(), 20, index.data(), 500, dim,
-                                copies.data()));
+    EXPECT_TRUE(CopyCheckedRows(FloatRows{sums.data(), dim}, 20, index.data(),
+                                500, copies.data()));
     for (int i = 0; i < 500; ++i) {
       EXPECT_EQ(std::memcmp(&copies[i * dim], &sums[index[i] * dim],
                             dim * sizeof(float)),
                 0);
+    }
+    for (const NarrowType type : {NarrowType::kBFloat16, NarrowType::kHalf}) {
+      std::vector<NarrowFloat> narrow(sums.size());
+      NarrowFloats(type, sums.data(), static_cast<int>(sums.size()),
+                   narrow.data());
+      EXPECT_TRUE(CopyCheckedRows(NarrowRows{type, narrow.data(), dim}, 20,
+                                  index.data(), 500, copies.data()));
+      std::vector<float> wide(dim);
+      for (int i = 0; i < 500; ++i) {
+        WidenFloats(type, &narrow[index[i] * dim], dim, wide.data());
+        EXPECT_EQ(
+            std::memcmp(&copies[i * dim], wide.data(), dim * sizeof(float)), 0);
+      }
     }
   }
 }
@@ -238,9 +251,9 @@ TEST(IndicesThatAreNotRowsAreFound) {
   EXPECT_TRUE(AreRows(index, 0, 0));
   const float rows[] = {1, 2, 3};
   float out[] = {0, 0, 0};
-  EXPECT_TRUE(CopyCheckedRows(rows, 3, index, 2, 1, out));
-  EXPECT_TRUE(!CopyCheckedRows(rows, 2, index, 2, 1, out));
-  EXPECT_TRUE(!CopyCheckedRows(rows, 3, index, 3, 1, out));
+  EXPECT_TRUE(CopyCheckedRows(FloatRows{rows, 1}, 3, index, 2, out));
+  EXPECT_TRUE(!CopyCheckedRows(FloatRows{rows, 1}, 2, index, 2, out));
+  EXPECT_TRUE(!CopyCheckedRows(FloatRows{rows, 1}, 3, index, 3, out));
   EXPECT_TRUE(AddCheckedRows(rows, index, 2, 1, out, 3));
   EXPECT_TRUE(!AddCheckedRows(rows, index, 2, 1, out, 2));
   EXPECT_TRUE(!AddCheckedRows(rows, index, 3, 1, out, 3));
