@@ -7,9 +7,11 @@ erases keys and replaces rows; a filtered key is judged anew; what the file lack
 
 import os
 
+import numpy as np
 from fuzz.mutant_checkpoints import read_array
 
 from rec_estimator.checkpoint.format.bundle import Index
+from rec_estimator.checkpoint.format.quantized_rows import dequantize, quantize
 
 MOST_COUNT = 2**32 - 1  # A table counts no further.
 
@@ -54,7 +56,7 @@ def exported(shards, has_bloom):
     return Contents(rows, None if has_bloom else filtered, shards[0].bank.tobytes())
 
 
-def stored(prefix, table, threshold, slots, initial_bank, has_bloom):
+def stored(prefix, table, threshold, slots, initial_bank, has_bloom, has_bytes=False):
     """The Contents that a restore of a table must give.
 
     Args:
@@ -64,17 +66,18 @@ def stored(prefix, table, threshold, slots, initial_bank, has_bloom):
       slots: [(name, initial vector of the slot, float32 [width])].
       initial_bank: float32 [n, dim], where the checkpoint has no bank.
       has_bloom: As in exported().
+      has_bytes: Whether the table stores rows in 8 bits.
 
     Raises:
       UnclearError: Any contents are as good as others.
     """
-    reader = _Reader(table, threshold, slots)
+    reader = _Reader(table, threshold, slots, has_bytes)
     indexes = [Index(prefix)]
     while reader.parent_of(indexes[-1]) is not None:
         parent = os.path.join(os.path.dirname(prefix), reader.parent_of(indexes[-1]))
         indexes.append(Index(parent))
     banks = (read_array(index, f"{table}/default_values") for index in indexes)
-    reader.bank = next((bank for bank in banks if bank is not None), initial_bank)
+    reader.bank = reader.as_stored(next((b for b in banks if b is not None), initial_bank))
     for index in reversed(indexes):
         reader.read(index)
     return Contents(reader.rows, None if has_bloom else reader.filtered, reader.bank.tobytes())
@@ -83,14 +86,22 @@ def stored(prefix, table, threshold, slots, initial_bank, has_bloom):
 class _Reader:
     """Applies a base and its deltas, one after the other."""
 
-    def __init__(self, table, threshold, slots):
+    def __init__(self, table, threshold, slots, has_bytes):
         self._table, self._threshold, self._slots = table, threshold, slots
+        self._has_bytes = has_bytes
         self.bank = None
         self.rows, self.filtered = {}, {}
 
     def parent_of(self, index):
         name = f"{self._shards(index)[0]}-delta_of"
         return (index.read_string(name) or None) if name in index.names else None
+
+    def as_stored(self, rows):
+        """Rows after they were stored in the table."""
+        if not self._has_bytes:
+            return rows
+        _require_finite(rows)
+        return dequantize(*quantize(rows))
 
     def read(self, index):
         for shard in self._shards(index):
@@ -110,7 +121,7 @@ class _Reader:
 
     def _read_rows(self, index, shard):
         keys = read_array(index, f"{shard}-keys").tolist()
-        values = read_array(index, f"{shard}-values")
+        values = self.as_stored(self._values(index, shard))
         counts = self._per_key(index, f"{shard}-freqs", len(keys), max(1, self._threshold))
         versions = self._per_key(index, f"{shard}-versions", len(keys), -1)
         fresh = [initial.tobytes() for _, initial in self._slots]
@@ -127,6 +138,15 @@ class _Reader:
             for i, key in enumerate(slot_keys.tolist()):
                 if key in self.rows:
                     self.rows[key][3 + number] = slot_values[i].tobytes()
+
+    def _values(self, index, shard):
+        values = read_array(index, f"{shard}-values")
+        if values.dtype != np.uint8:
+            return values
+        with np.errstate(all="ignore"):
+            values = dequantize(values, read_array(index, f"{shard}-scale_offset"))
+        _require_finite(values)
+        return values
 
     def _read_filtered(self, index, shard):
         keys = read_array(index, f"{shard}-keys_filtered")
@@ -148,6 +168,11 @@ class _Reader:
     def _per_key(self, index, name, size, default):
         array = read_array(index, name)
         return [default] * size if array is None or not len(array) else array.tolist()
+
+
+def _require_finite(rows):
+    if not np.isfinite(rows).all():
+        raise UnclearError  # NaNs have many bits.
 
 
 def _clamp(count):

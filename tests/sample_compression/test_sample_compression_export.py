@@ -221,6 +221,22 @@ def expect_the_check_first(graph, signature):
 
 @pytest.mark.long
 @pytest.mark.parametrize("portable", [False, True])
+def test_a_compressed_model_with_rows_of_8_bits_gives_the_scores_of_the_whole_one(
+    portable, estimator, whole, tmp_path
+):
+    plain, request = requests()
+    arguments = {"row_dtype": "int8", "portable": portable}
+    made = [
+        estimator.export_saved_model(str(tmp_path / str(number)), receiver, **arguments)
+        for number, receiver in enumerate([plain_receiver, pages_receiver()])
+    ]
+    expected, got = predict(made[0], plain), predict(made[1], request)
+    np.testing.assert_allclose(got["scores"], expected["scores"], rtol=1e-5, atol=1e-6)
+    assert np.abs(expected["scores"] - predict(whole, plain)["scores"]).max() > 1e-5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("portable", [False, True])
 def test_a_saved_model_names_the_tensor_that_does_not_fit(portable, estimator, whole, tmp_path):
     exported = estimator.export_saved_model(str(tmp_path), pages_receiver(), portable=portable)
     plain, request = requests()

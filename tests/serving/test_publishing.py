@@ -38,7 +38,7 @@ def input_fn():
 class Trained:
     """A training that publishes every two steps, and what it published."""
 
-    def __init__(self, folder, published, steps, **hook):
+    def __init__(self, folder, published, steps, row_dtype=None, **hook):
         config = rec.RunConfig(
             save_checkpoints_secs=None,
             save_checkpoints_steps=1000,
@@ -47,7 +47,9 @@ class Trained:
         )
         self.estimator = rec.RecEstimator(model_fn, str(folder / "model"), config=config)
         self.export = functools.partial(
-            self.estimator.export_saved_model, serving_input_receiver_fn=receiver_fn
+            self.estimator.export_saved_model,
+            serving_input_receiver_fn=receiver_fn,
+            row_dtype=row_dtype,
         )
         self.published = published
         publish = rec.serving.PublishHook(
@@ -116,6 +118,17 @@ def test_a_training_publishes_a_base_and_deltas_that_lead_to_its_last_step(tmp_p
     assert before not in bases
     assert set(os.listdir(trained.published)) == {*bases, "deltas", "manifest.json"}
     assert os.listdir(os.path.join(trained.published, "deltas")) == []
+
+
+@pytest.mark.long
+def test_deltas_bring_a_base_of_8_bits_to_the_last_step(tmp_path):
+    trained = Trained(tmp_path, str(tmp_path / "published"), steps=6, row_dtype="int8")
+    base = os.path.join(trained.published, trained.manifest["base"])
+    types = tf.train.load_checkpoint(f"{base}/variables/variables").get_variable_to_dtype_map()
+    assert types["item/part_0-values"] == tf.uint8
+    steps = [delta["step"] for delta in trained.manifest["deltas"]]
+    assert len(steps) >= 2
+    check_follows(trained, steps[-1])
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ import oracle
 import pytest
 import tensorflow.compat.v1 as tf
 from compressed_runs import predict
+from storage_runs import on_disk
 from stored_checkpoints import write
 
 import rec_estimator as rec
@@ -213,11 +214,11 @@ def test_a_report_says_what_the_rows_save_and_change(estimator, tmp_path):
         assert report[f"auc_{when}"] == pytest.approx(area)
 
 
-def one_table(value_dtype=None, **options):
+def one_table(value_dtype=None, ev_option=None, **options):
     """A model with one table, which reads nothing else."""
 
     def model_fn(features, labels, mode):
-        table = rec.get_embedding_variable("t", 2, value_dtype=value_dtype)
+        table = rec.get_embedding_variable("t", 2, value_dtype=value_dtype, ev_option=ev_option)
         vectors = rec.embedding_lookup(table, features["ids"])
         return rec.EstimatorSpec(mode, predictions={"vectors": vectors}, **options)
 
@@ -268,6 +269,17 @@ def test_rows_that_were_trained_in_16_bits_are_exported_in_8(tmp_path):
     # What reads a checkpoint reads the bytes of an export, too.
     stored = read_rows(variables_of(folder), "t")
     np.testing.assert_array_equal(stored.rows, rounded(rows, "int8"))
+
+
+@pytest.mark.parametrize("row_dtype", ["int8", "bfloat16"])
+def test_rows_of_fewer_bits_are_read_from_disk(row_dtype, tmp_path):
+    rows = np.random.RandomState(0).randn(3000, 2).astype(np.float32)
+    option = rec.EmbeddingVariableOption(storage_option=on_disk(tmp_path / "rows"))
+    estimator = model_of(tmp_path, rows, lambda: one_table(ev_option=option))
+    folder = exported(estimator, tmp_path / "export", row_dtype=row_dtype)
+    ids = np.random.RandomState(1).randint(0, 3000, [500, 3])
+    got = predict(folder, {"ids": ids}, "serving_default")["vectors"]
+    np.testing.assert_array_equal(got, rounded(rows, row_dtype)[ids])
 
 
 def test_rows_of_an_export_are_not_trained():

@@ -512,17 +512,26 @@ void DiskTier::ThrowError(DiskError error) const {
 
 void DiskTier::ReadForLookup(const PinnedRows& rows) {
   const RowFormat& format = store_.format();
-  ReadWords(rows, static_cast<size_t>(format.value_words()));
-  if (!format.is_narrow()) return;
-  std::vector<float> words(static_cast<size_t>(format.value_words()));
-  for (const DiskLog::Item& item : rows.items()) {
-    std::copy_n(item.row, words.size(), words.data());
-    format.ReadValue(words.data(), item.row);
+  const size_t n_words = static_cast<size_t>(format.value_words());
+  if (!format.is_narrow()) {
+    return ReadWords(rows.items(), rows.stamps(), n_words);
+  }
+  // A short value of 8 bits has more words, with its scale and offset, than
+  // floats.
+  std::vector<DiskLog::Item> items = rows.items();
+  std::vector<float> words(items.size() * n_words);
+  for (size_t i = 0; i < items.size(); ++i) {
+    items[i].row = &words[i * n_words];
+  }
+  ReadWords(items, rows.stamps(), n_words);
+  for (size_t i = 0; i < items.size(); ++i) {
+    format.ReadValue(items[i].row, rows.items()[i].row);
   }
 }
 
-void DiskTier::ReadWords(const PinnedRows& rows, size_t floats) {
-  const std::vector<DiskLog::Item>& items = rows.items();
+void DiskTier::ReadWords(const std::vector<DiskLog::Item>& items,
+                         const std::vector<uint32_t>& row_stamps,
+                         size_t floats) {
   const std::vector<size_t> which =
       recent_.Copy(items.data(), items.size(), floats);
   if (which.empty()) return;
@@ -534,7 +543,7 @@ void DiskTier::ReadWords(const PinnedRows& rows, size_t floats) {
   for (const size_t i : which) {
     float* const row = &whole[unread.size() * all_floats];
     unread.push_back({items[i].place, items[i].key, row});
-    stamps.push_back(rows.stamps()[i]);
+    stamps.push_back(row_stamps[i]);
   }
   Read(unread.data(), unread.size(), all_floats);
   for (size_t u = 0; u < which.size(); ++u) {

@@ -195,8 +195,10 @@ class DiskTier final : public RowsBeyondMemory {
   DiskLog* log() const { return log_.get(); }
 
  private:
-  // Does the same for the first `floats` floats of rows as they are stored.
-  void ReadWords(const PinnedRows& rows, size_t floats);
+  // Reads the first `floats` floats of rows as they are stored. row_stamps: as
+  // PinnedRows::stamps.
+  void ReadWords(const std::vector<DiskLog::Item>& items,
+                 const std::vector<uint32_t>& row_stamps, size_t floats);
   // A row as it was read from the log.
   struct StoredRow {
     uint32_t place;
