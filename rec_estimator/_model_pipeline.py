@@ -117,6 +117,7 @@ class ModelPipeline:
             state_of().trains = False
         if self._table_optimizer is not None:
             state_of().tables_in_trainable_variables = False
+        state_of().shares_table_memory = _table_memory_bytes(config) is not None
 
     def _look_up(self, features: Any, labels: Any) -> Any:
         """Replaces the declared features by their vectors."""
@@ -153,7 +154,7 @@ class ModelPipeline:
     @staticmethod
     def _share_memory(config: RunConfig) -> None:
         """Divides ``table_memory_bytes`` among the tables, whose slots are known now."""
-        memory = getattr(config, "table_memory_bytes", None)
+        memory = _table_memory_bytes(config)
         if memory is not None:
             share_memory(graph_tables(), memory)
 
@@ -226,6 +227,11 @@ class ModelPipeline:
             return spec._replace(training_hooks=[cluster.ClusterHook(config), *hooks])
         scaffold = cluster.ClusterScaffold(config, spec.scaffold, watch)
         return spec._replace(training_hooks=hooks, scaffold=scaffold)
+
+
+def _table_memory_bytes(config: RunConfig) -> Optional[int]:
+    """Bytes of memory that tables share. TensorFlow's own RunConfig has none."""
+    return getattr(config, "table_memory_bytes", None)
 
 
 def _check_table_optimizer(table_optimizer: object) -> None:

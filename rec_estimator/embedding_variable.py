@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint import warm_start
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.inputs.vector_files import read_vectors
 from rec_estimator.options import (
     CBFFilter,
@@ -24,6 +25,7 @@ from rec_estimator.options import (
     as_initializer,
 )
 from rec_estimator.regularizers import Regularizer, check_regularizer
+from rec_estimator.table.disk_storage import disk_storage_of
 from rec_estimator.table.registration import (
     check_name_is_free,
     check_same_settings,
@@ -143,7 +145,7 @@ def get_embedding_variable(
         )
     ev_option = with_steps_to_live(ev_option, steps_to_live)
     ev_option = _with_regularizer(ev_option, regularizer)
-    _check_storage(ev_option)
+    _check_storage(name, ev_option)
     refuse_eager_mode("get_embedding_variable")
     scope = tf.get_variable_scope()
     full_name = f"{scope.name}/{name}" if scope.name else name
@@ -280,12 +282,38 @@ def _with_regularizer(
     return dataclasses.replace(option, regularizer=regularizer)
 
 
-def _check_storage(option: EmbeddingVariableOption) -> None:
+def _check_storage(name: str, option: EmbeddingVariableOption) -> None:
     kind = option.storage_option.storage_type or StorageType.DEFAULT
     if kind not in (StorageType.DEFAULT, StorageType.DRAM) and not kind.is_on_disk:
         raise ValueError(
             f"storage_type must be DEFAULT, DRAM, DRAM_SSDHASH or SSDHASH, got {kind.name}; there "
             "are no other tiers, leave storage_option out and all rows are in memory"
+        )
+    with tf.init_scope():
+        _check_capacity(name, option)
+
+
+def _check_capacity(name: str, option: EmbeddingVariableOption) -> None:
+    """Refuses a capacity that nothing bounds.
+
+    Args:
+      name: The name of the table.
+      option: Its options.
+
+    Raises:
+      ValueError: The capacity has no max_rows, and the table shares no memory with others.
+    """
+    if option.capacity is None or option.capacity.max_rows is not None:
+        return
+    if disk_storage_of(option.storage_option) is not None:
+        raise ValueError(
+            f"the capacity of table {name!r}, which has a tier on disk, must have max_rows, got "
+            "None; rows that do not fit into memory go to the disk"
+        )
+    if not state_of().shares_table_memory:
+        raise ValueError(
+            f"the capacity of table {name!r} must have max_rows, got None; give it max_rows, or "
+            "give RecEstimator a RunConfig(table_memory_bytes=)"
         )
 
 

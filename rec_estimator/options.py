@@ -696,13 +696,17 @@ class PretrainedRows:
 class Capacity:
     """How many rows a table keeps. A full table evicts its coldest rows at the end of each step.
 
+    ``RunConfig(table_memory_bytes=)`` bounds the memory of all tables with a Capacity together,
+    beside their ``max_rows`` or instead of them.
+
     Evicted rows leave as with ``table.evict()``: slots and counts go with them, and the next delta
     says so. Rows of running steps stay. Which rows are coldest is decided within windows of
     thousands of rows, so it is nearly the choice of the whole table.
 
     Attributes:
       max_rows: Rows of the whole table, from 1, on disk and in memory. A partitioned table gives
-        each shard its part. A table that was restored with more shrinks step by step.
+        each shard its part. A table that was restored with more shrinks step by step. None: as many
+        as there is memory for; needs ``table_memory_bytes``.
       policy: "lfu" evicts the rows with the least counts, and the oldest among equals; "lru" those
         that were trained longest ago; "lfu_decay" is lfu with counts that lose half of their worth
         in each half_life since the row was trained. "lru" and "lfu_decay" need a global step.
@@ -717,15 +721,15 @@ class Capacity:
       1000000
     """
 
-    max_rows: int
+    max_rows: Optional[int] = None
     policy: str = "lfu"
     half_life: Optional[int] = None
 
     def __post_init__(self) -> None:
-        if not _is_integer(self.max_rows) or self.max_rows < 1:
+        if self.max_rows is not None and (not _is_integer(self.max_rows) or self.max_rows < 1):
             raise ValueError(
-                f"max_rows must be an integer >= 1, got {self.max_rows!r}; without capacity= a "
-                "table has no limit"
+                f"max_rows must be an integer >= 1 or None, got {self.max_rows!r}; without "
+                "capacity= a table has no limit"
             )
         if self.policy not in CAPACITY_POLICIES:
             raise ValueError(
@@ -747,7 +751,7 @@ class Capacity:
     def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
         """The attributes of the handle of a shard."""
         return {
-            "capacity_rows": -(-self.max_rows // num_shards),
+            "capacity_rows": -(-(self.max_rows or 0) // num_shards),
             "capacity_policy": self.policy,
             "capacity_half_life": self.half_life or 1,
         }

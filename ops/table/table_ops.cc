@@ -55,6 +55,7 @@ REGISTER_OP("RecEstimator>TableHandle")
     .Attr("memory_rows: int >= 0 = 0")
     .Attr("memory_bytes: int >= 0 = 0")
     .Attr("memory_limit: int >= 0 = 0")
+    .Attr("memory_budget: int >= 0 = 0")
     .Attr("spilled_first: {'least_counted', 'oldest'} = 'least_counted'")
     .Attr("owned_by_handle: bool = false")
     .Attr("version_unit: {'', 'step', 'second'} = ''")
@@ -77,7 +78,7 @@ false_positive_probability: As max_element_size.
 max_rows: Row limit of the table. 0 means no limit. A step that would exceed it fails.
 capacity_rows: The rows that the table keeps: at the end of a step, the coldest rows beyond them are evicted, but never
   those of running steps. 0: all.
-capacity_policy: Which rows are coldest. 'lfu': those with the least counts, and the oldest versions among them; 'lru':
+capacity_policy: Which rows are coldest, for capacity_rows and memory_budget. 'lfu': those with the least counts, and the oldest versions among them; 'lru':
   those with the oldest versions; 'lfu_decay': those with the least counts after a decay with the age of the version.
 capacity_half_life: With 'lfu_decay', the age at which a count is worth half.
 has_padding_key: Whether key -1 is padding. Padding reads the default vector and is neither stored nor counted.
@@ -90,6 +91,9 @@ memory_rows: How many rows stay in memory besides those of running steps, at lea
 memory_bytes: The bytes of those rows, values and slots, instead of their number. 0: memory_rows.
 memory_limit: Instead of both, bytes of all memory of the table: index, rows and buffers. Rows give way to the index, until
   64 are left. 0: none.
+memory_budget: Bytes of index and rows that all tables of a session with this number may take together. At the end of a step
+  that exceeds it, its tables evict their coldest rows, each for a part in proportion to its memory, but never those of
+  running steps. 0: none. Without storage_paths.
 spilled_first: Which rows leave memory first: those with the least counts, or those with the oldest versions.
 owned_by_handle: Whether each call makes a table of its own, which no other op finds and which lives as long as its handle.
   `shared_name` is then its name in messages.

@@ -10,6 +10,8 @@
 #include "ops/core/tier/disk_tier.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/storage_status.h"
+#include "tensorflow/core/framework/resource_base.h"
+#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/logging.h"
 
@@ -19,11 +21,45 @@ using ::absl::Status;
 using ::absl::StrCat;
 using ::tensorflow::OpKernelConstruction;
 
+namespace {
+
+// A budget in the session's resource manager.
+class BudgetResource : public tensorflow::ResourceBase {
+ public:
+  explicit BudgetResource(int64_t bytes)
+      : budget_(std::make_shared<MemoryBudget>(bytes)) {}
+  std::string DebugString() const override { return "memory of tables"; }
+  const std::shared_ptr<MemoryBudget>& budget() const { return budget_; }
+
+ private:
+  const std::shared_ptr<MemoryBudget> budget_;
+};
+
+// Finds the budget of this size; the first call makes it.
+Status FindBudget(OpKernelConstruction* context, int64_t bytes,
+                  std::shared_ptr<MemoryBudget>* budget) {
+  tensorflow::ResourceMgr* const resources = context->resource_manager();
+  BudgetResource* found = nullptr;
+  TF_RETURN_IF_ERROR(resources->LookupOrCreate<BudgetResource>(
+      resources->default_container(),
+      StrCat("rec_estimator_memory_budget_", bytes), &found,
+      [bytes](BudgetResource** created) {
+        *created = new BudgetResource(bytes);
+        return Status();
+      }));
+  *budget = found->budget();
+  found->Unref();
+  return Status();
+}
+
+}  // namespace
+
 Status TableStorage::Read(OpKernelConstruction* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("storage_paths", &storage_paths));
   TF_RETURN_IF_ERROR(context->GetAttr("memory_rows", &memory_rows));
   TF_RETURN_IF_ERROR(context->GetAttr("memory_bytes", &memory_bytes));
   TF_RETURN_IF_ERROR(context->GetAttr("memory_limit", &memory_limit));
+  TF_RETURN_IF_ERROR(context->GetAttr("memory_budget", &memory_budget));
   TF_RETURN_IF_ERROR(context->GetAttr("spilled_first", &spilled_first));
   for (const std::string& path : storage_paths) {
     if (path.empty()) {
@@ -42,7 +78,13 @@ Status TableStorage::Read(OpKernelConstruction* context) {
               "0 at most, got ",
         memory_rows, ", ", memory_bytes, " and ", memory_limit);
   }
-  return Status();
+  if (memory_budget == 0) return Status();
+  if (memory_budget < 0 || !storage_paths.empty()) {
+    return InvalidArgument(
+        "memory_budget must be >= 0, and 0 with storage_paths, got ",
+        memory_budget);
+  }
+  return FindBudget(context, memory_budget, &budget);
 }
 
 Status TableStorage::CheckSame(const std::string& name,
@@ -62,11 +104,14 @@ Status TableStorage::CheckSame(const std::string& name,
   TF_RETURN_IF_ERROR(check("memory_rows", memory_rows, given.memory_rows));
   TF_RETURN_IF_ERROR(check("memory_bytes", memory_bytes, given.memory_bytes));
   TF_RETURN_IF_ERROR(check("memory_limit", memory_limit, given.memory_limit));
+  TF_RETURN_IF_ERROR(
+      check("memory_budget", memory_budget, given.memory_budget));
   return check("spilled_first", spilled_first, given.spilled_first);
 }
 
 Status TableStorage::Open(const std::string& name,
                           EmbeddingTable* table) const {
+  if (budget != nullptr) table->ShareMemory(budget);
   if (storage_paths.empty()) return Status();
   TierSpec spec;
   spec.owner = StrCat("table ", name);

@@ -85,6 +85,8 @@ class GraphState:
         table/table_time.py.
       times: The time of a training step, by the TimeEvict that has it and the place of the op.
         Written and read by table/table_time.py.
+      shares_table_memory: Whether table_memory_bytes bounds the memory of tables. Written by
+        RecEstimator, read by get_embedding_variable.
       is_chief: Whether the graph may do what is done once in a cluster, such as evictions. Written
         by RecEstimator and MonitoredTrainingSession, read by EvictHook.
       steps_per_run: The number of training steps in one run. Written by StepLoopHook, read by
@@ -105,6 +107,7 @@ class GraphState:
     ps_devices: List[str] = dataclasses.field(default_factory=list)
     features: Dict[str, Any] = dataclasses.field(default_factory=dict)
     times: Dict[Any, tf.Tensor] = dataclasses.field(default_factory=dict)
+    shares_table_memory: bool = False
     is_chief: bool = True
     steps_per_run: int = 1
     savers: Dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -49,8 +49,9 @@ class RunConfig(_estimator.RunConfig):
         steps to train must be a multiple of it.
       ps_wait_secs: In a cluster, the seconds that a task waits for the parameter servers when it
         starts, after one of them is lost, and while one does not answer; above 0.
-      table_memory_bytes: Bytes of memory for all tables that have a tier on disk: index, rows and
-        buffers (docs/storage.md). It replaces the sizes in their options. None: those sizes.
+      table_memory_bytes: Bytes of memory for all tables that have a tier on disk or a Capacity:
+        index, rows and buffers. Rows that do not fit go to the disk (docs/storage.md), or are
+        evicted (docs/filters.md). It replaces the sizes in storage options. None: those sizes.
       table_summaries: Whether the chief writes the counts of tables to TensorBoard every
         ``save_summary_steps`` steps, and logs them at each save (docs/monitoring.md).
       non_finite_rows: What a save does if a row of a table has a NaN or an infinite float:
@@ -120,7 +121,7 @@ class RunConfig(_estimator.RunConfig):
 
     @property
     def table_memory_bytes(self) -> Optional[int]:
-        """Bytes of memory for all tables with a tier on disk; None: the sizes in their options."""
+        """Bytes of memory for all tables with a tier on disk or a Capacity; None: no such limit."""
         return self._table_memory_bytes
 
     @property

@@ -188,7 +188,7 @@ def test_table_restored_too_large_shrinks_and_lookups_do_not(tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ((0,), "max_rows must be an integer >= 1, got 0"),
+        ((0,), "max_rows must be an integer >= 1 or None, got 0"),
         ((5, "fifo"), "policy must be one of lfu, lru, lfu_decay, got 'fifo'"),
         ((5, "lfu_decay"), "half_life must be given with policy='lfu_decay'"),
         ((5, "lru", 3), "half_life must be given with policy='lfu_decay' and only there"),

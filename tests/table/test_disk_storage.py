@@ -83,6 +83,10 @@ def test_ssdhash_keeps_no_memory_for_rows():
             dict(storage_paths=["."], memory_rows=3, memory_limit=4),
             "one of memory_rows, memory_bytes and memory_limit must be above 0 at most, got 3, 0",
         ),
+        (
+            dict(storage_paths=["."], memory_budget=3),
+            "memory_budget must be >= 0, and 0 with storage_paths, got 3",
+        ),
     ],
 )
 def test_handle_refuses_attributes_that_do_not_fit(attrs, message):

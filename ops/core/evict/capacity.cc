@@ -8,6 +8,7 @@
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/rows/row_arena.h"
+#include "ops/core/stripes/memory_limit.h"
 
 namespace rec_estimator {
 namespace {
@@ -23,15 +24,21 @@ constexpr int64_t kRowsAhead = 12;
 
 // The part of a window that is its sample.
 constexpr int64_t kSampled = 16;
+// Windows for a budget: how many rows they have for each row to be evicted, and
+// how many at least.
+constexpr int64_t kRowsPerEvicted = 32;
+constexpr int64_t kLeastWindowRows = 512;
+// Free rows that are not given back: a part of the rows, and a number.
+constexpr int64_t kFreePart = 16;
+constexpr int64_t kLeastFree = 1024;
 
 // Windows that a step scans besides those that its own rows ask for.
 constexpr int64_t kFewWindows = 4;
 
-// A power of two, so that it divides kStripes.
-int StripesPerWindow(int64_t max_rows) {
+// How many stripes of a table have the rows of a window. A power of two.
+int StripesPerWindow(int64_t rows, int64_t window_rows) {
   int stripes = 1;
-  while (stripes < kStripes &&
-         max_rows / kStripes * stripes < kWindowRows / 2) {
+  while (stripes < kStripes && rows / kStripes * stripes < window_rows / 2) {
     stripes *= 2;
   }
   return stripes;
@@ -39,10 +46,18 @@ int StripesPerWindow(int64_t max_rows) {
 
 }  // namespace
 
-Capacity::Capacity(const CapacitySpec& spec, StripeSet* stripes)
+Capacity::Capacity(const CapacitySpec& spec, StripeSet* stripes,
+                   RowStore* store, std::shared_ptr<MemoryBudget> budget)
     : spec_(spec),
       stripes_(*stripes),
-      stripes_per_window_(StripesPerWindow(spec.max_rows)) {}
+      store_(*store),
+      budget_(std::move(budget)) {
+  if (budget_ != nullptr) budget_->Join(&stripes_);
+}
+
+Capacity::~Capacity() {
+  if (budget_ != nullptr) budget_->Leave(&stripes_);
+}
 
 void Capacity::Hold(const KeyHolder* holder) {
   const std::lock_guard<std::mutex> lock(holders_mutex_);
@@ -55,36 +70,68 @@ void Capacity::Release(const KeyHolder* holder) {
   if (at != holders_.end()) holders_.erase(at);
 }
 
-void Capacity::Trim(int64_t occurrences, int64_t now) {
+Capacity::WindowSize Capacity::WindowOfLimit() const {
+  return {StripesPerWindow(spec_.max_rows, kWindowRows), kWindowRows,
+          kLeastPart};
+}
+
+Capacity::WindowSize Capacity::WindowOfBudget(int64_t excess) const {
+  const int64_t rows = std::min(
+      std::max(kLeastWindowRows, excess * kRowsPerEvicted), kWindowRows);
+  return {StripesPerWindow(stripes_.n_rows(), rows), rows, INT64_MAX};
+}
+
+void Capacity::Trim(int64_t occurrences, int64_t shared, int64_t now) {
   const std::unique_lock<std::mutex> lock(trimming_, std::try_to_lock);
   if (!lock.owns_lock()) return;
   int64_t left = 2 * occurrences + kFewWindows * kWindowRows / kMostPart;
   int in_vain = 0;  // Windows in which all rows are held.
   try {
     while (left > 0 && in_vain < kStripes) {
-      const int64_t excess = stripes_.n_rows() - spec_.max_rows;
-      if (excess <= 0) return;
-      const int64_t evicted = EvictFromWindow(std::min(excess, left), now);
+      const int64_t beyond_limit =
+          spec_.max_rows == 0 ? 0 : stripes_.n_rows() - spec_.max_rows;
+      const int64_t excess = std::min(std::max(beyond_limit, shared), left);
+      if (excess <= 0) break;
+      const int64_t evicted = EvictFromWindow(
+          beyond_limit > 0 ? WindowOfLimit() : WindowOfBudget(excess), excess,
+          now);
       in_vain = evicted > 0 ? 0 : in_vain + 1;
       left -= evicted;
+      shared -= evicted;
     }
+  } catch (const std::bad_alloc&) {
+    // The next step tries again.
+  }
+  if (budget_ != nullptr) GiveBack(occurrences);
+}
+
+void Capacity::GiveBack(int64_t occurrences) {
+  const int64_t needed = stripes_.n_rows() + occurrences;
+  const int64_t free = static_cast<int64_t>(store_.arena().taken()) - needed;
+  if (free < std::max(needed / kFreePart, kLeastFree)) return;
+  try {
+    TrimRows(&stripes_, &store_, static_cast<uint64_t>(needed));
   } catch (const std::bad_alloc&) {
     // The next step tries again.
   }
 }
 
-int64_t Capacity::EvictFromWindow(int64_t excess, int64_t now) {
-  const uint64_t ones = stripes_per_window_ == kStripes
+int64_t Capacity::EvictFromWindow(const WindowSize& size, int64_t excess,
+                                  int64_t now) {
+  const uint64_t ones = size.stripes == kStripes
                             ? kAllStripes
-                            : (uint64_t{1} << stripes_per_window_) - 1;
-  const uint64_t mask = ones << next_;
-  const int begin = next_, end = next_ + stripes_per_window_;
+                            : (uint64_t{1} << size.stripes) - 1;
+  // Windows of a budget may be of other sizes each time.
+  const int begin = next_ / size.stripes * size.stripes;
+  const int end = begin + size.stripes;
+  const uint64_t mask = ones << begin;
   next_ = end % kStripes;
   const ExclusiveLocks locks(stripes_, mask);
   window_.clear();
   for (int s = begin; s < end; ++s) {
     // A part of a stripe, or, of several, all rows.
-    const size_t most = stripes_per_window_ == 1 ? kWindowRows : SIZE_MAX;
+    const size_t most =
+        size.stripes == 1 ? static_cast<size_t>(size.rows) : SIZE_MAX;
     stripes_[s].index().ScanFrom(&hand_[s], [&](EntryRef entry) {
       if (entry.has_row()) {
         window_.push_back({WarmthOf(entry, now), entry});
@@ -94,9 +141,9 @@ int64_t Capacity::EvictFromWindow(int64_t excess, int64_t now) {
   }
   const HeldKeys held = HeldIn(mask);
   const auto scanned = static_cast<int64_t>(window_.size());
-  int64_t n = std::max(excess, scanned / kLeastPart);
+  int64_t n = std::max(excess, scanned / size.least_part);
   // All stripes are the whole table.
-  if (stripes_per_window_ < kStripes) {
+  if (size.stripes < kStripes) {
     n = std::min(n, std::max<int64_t>(1, scanned / kMostPart));
   }
   // Held rows may be among the coldest.
@@ -144,7 +191,7 @@ void Capacity::KeepColdest(int64_t n) {
 }
 
 void Capacity::Evict(const Cold* colds, int64_t n, int64_t now) {
-  const RowArena::View view = stripes_[0].store().view();
+  const RowArena::View view = store_.view();
   const auto fetch = [&](int64_t i) {
     if (i >= n || !colds[i].entry.in_memory()) return;
     PrefetchLineToWrite(view.Row(colds[i].entry.row()));

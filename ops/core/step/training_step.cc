@@ -77,6 +77,7 @@ TrainingStep::TrainingStep(std::vector<TableParts> tables,
       });
   units_.reserve(units);
   left_.resize(units);
+  shared_.resize(size());
 }
 
 TrainingStep::~TrainingStep() { ReleaseKeys(); }
@@ -188,10 +189,22 @@ void TrainingStep::ReleaseKeys() {
 }
 
 void TrainingStep::TrimTables(const Gradients* gradients) {
+  // All tables divide the excess before one of them evicts.
+  const MemoryBudget* budget = nullptr;
+  MemoryBudget::Use use;
+  for (size_t i = 0; i < size(); ++i) {
+    const Capacity* const capacity = tables_[i].capacity;
+    if (capacity == nullptr || capacity->budget() == nullptr) continue;
+    if (capacity->budget() != budget) {
+      budget = capacity->budget();
+      use = budget->Measure();
+    }
+    shared_[i] = use.RowsToEvict(*tables_[i].stripes);
+  }
   for (size_t i = 0; i < size(); ++i) {
     if (tables_[i].capacity == nullptr) continue;
     tables_[i].capacity->Trim(static_cast<int64_t>(steps_[i]->keys.n()),
-                              gradients[i].version);
+                              shared_[i], gradients[i].version);
   }
 }
 

@@ -163,6 +163,8 @@ class TrainingStep {
   std::vector<uint32_t> claim_order_;
   std::vector<Unit> units_;
   std::vector<char> left_;  // Of the units: whether its first try failed.
+  // Of the tables: the rows that they evict for a budget.
+  std::vector<int64_t> shared_;
   uint64_t occurrences_ = 0;
   int64_t dims_ = 0;  // Sum over the tables.
   Scratch scratch_;

@@ -78,7 +78,8 @@ EmbeddingTable::EmbeddingTable(int dim, float default_value,
       stripes_(new StripeSet(store_.get(), filter, rules)),
       budget_(new RowBudget(*stripes_, rules.max_rows)),
       capacity_(rules.capacity.max_rows > 0
-                    ? new Capacity(rules.capacity, stripes_.get())
+                    ? new Capacity(rules.capacity, stripes_.get(), store_.get(),
+                                   nullptr)
                     : nullptr) {}
 
 EmbeddingTable::~EmbeddingTable() = default;
@@ -90,6 +91,11 @@ void EmbeddingTable::Clear() {
   if (stripes_->sketch() != nullptr) stripes_->mutable_sketch()->Clear();
   store_->Clear();
   if (tier_ != nullptr) tier_->Clear();
+}
+
+void EmbeddingTable::ShareMemory(std::shared_ptr<MemoryBudget> budget) {
+  capacity_.reset(new Capacity(rules_.capacity, stripes_.get(), store_.get(),
+                               std::move(budget)));
 }
 
 bool EmbeddingTable::OpenTier(const TierSpec& spec, std::unique_ptr<DiskIo> io,

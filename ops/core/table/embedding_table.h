@@ -27,7 +27,8 @@
 //   filter/   filter_rule.h        which keys own rows; sketch.h: their counts
 //   stripes/  stripe.h             locks, quotas, change marks; row_budget.h
 //   tier/     disk_tier.h          rows on disk
-//   evict/    eviction_rule.h      which keys are taken away; capacity.h
+//   evict/    eviction_rule.h      which keys are taken away; capacity.h;
+//             memory_budget.h      memory that tables share
 //   step/     training_step.h      reserve and apply; batch_insert.h: restore
 //   table/    row_lookup.h         lookups; row_reader.h; snapshot.h: saves
 //
@@ -124,6 +125,7 @@ struct DiskError;
 class DiskTier;
 struct Evicted;  // eviction.h
 class EvictionRule;
+class MemoryBudget;
 class RowBudget;
 class RowHints;
 class RowStore;
@@ -143,6 +145,10 @@ class EmbeddingTable {
   EmbeddingTable(const EmbeddingTable&) = delete;
   EmbeddingTable& operator=(const EmbeddingTable&) = delete;
 
+  // Makes the table evict the rows for which a budget has no memory
+  // (memory_budget.h), by the policy of rules().capacity. Called at most once,
+  // while no other thread uses the table. Throws std::bad_alloc.
+  void ShareMemory(std::shared_ptr<MemoryBudget> budget);
   // Keeps only spec.memory_rows rows in memory and the others on disk
   // (disk_tier.h). Called at most once, while the table has no rows and no
   // other thread uses it. False: *error says why, and nothing has changed.
