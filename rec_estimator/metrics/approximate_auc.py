@@ -38,8 +38,8 @@ def auc_of_logits(labels: tf.Tensor, logits: tf.Tensor, *, name: str = "auc") ->
       >>> with tf.Session() as session:
       ...     session.run(tf.local_variables_initializer())
       ...     session.run(metrics["auc"][1])
-      ...     print(session.run([metrics["auc"][0], metrics["auc_error"][0]]))
-      [0.75, 0.0]
+      ...     print(*session.run([metrics["auc"][0], metrics["auc_error"][0]]))
+      0.75 0.0
     """
     with tf.name_scope(name):
         labels, logits = tf.reshape(labels, [-1]), tf.reshape(logits, [-1])

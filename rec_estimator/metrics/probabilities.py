@@ -153,8 +153,8 @@ def calibration_by_decile(
       >>> with tf.Session() as session:
       ...     session.run(tf.local_variables_initializer())
       ...     session.run(found["calibration_by_decile/1"][1])
-      ...     print([session.run(found[f"calibration_by_decile/{i}"][0]) for i in (1, 10)])
-      [0.5, 1.5]
+      ...     print(*[session.run(found[f"calibration_by_decile/{i}"][0]) for i in (1, 10)])
+      0.5 1.5
     """
     with tf.name_scope(name):
         batch = samples.check_batch(labels, predictions, probabilities=True)

@@ -2,6 +2,7 @@
 """Configurations: files, settings that override them, and what is refused."""
 
 import dataclasses
+import inspect
 import json
 import types
 
@@ -265,7 +266,7 @@ def test_initializers_are_those_of_tensorflow():
 def test_every_attribute_of_a_section_is_documented():
     for section in (config.Config, config.Data, config.Train, config.Validation, config.Hooks):
         for field in dataclasses.fields(section):
-            assert f"      {field.name}: " in section.__doc__, field.name
+            assert f"\n  {field.name}: " in inspect.getdoc(section), field.name
 
 
 # ---------------------------------------------------------------- what comes with the zoo
