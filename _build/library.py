@@ -3,8 +3,8 @@
 
 There is one library for each minor release of TensorFlow, such as _rec_ops_2.15.so. Object files
 stay in build/objects/<hash of compiler, flags and TensorFlow>/; those of ops/core, which is free of
-TensorFlow, serve all releases. A changed flag compiles everything again. A lock serializes builds
-of one checkout. A library is replaced atomically: a process that has loaded it keeps the old one.
+TensorFlow, serve all releases. A changed flag compiles everything again. Each of these folders has
+a lock. A library is replaced atomically: a process that has loaded it keeps the old one.
 
 Most of the time goes into TensorFlow's headers: for each object file, g++ takes 4 s to parse them
 and 1.5 s to instantiate 6,000 of their inline functions. So they are precompiled, which saves the
@@ -154,15 +154,15 @@ def build(
       BuildError: There is no compiler, or it fails.
     """
     compiler = find_compiler()
-    with _lock(root / "build"):
-        objects = _objects(
-            root,
-            compiler,
-            more,
-            (*TENSORFLOW_FLAGS, *more.tensorflow),
-            tensorflow.distribution,
-            tensorflow.release,
-        )
+    objects = _objects(
+        root,
+        compiler,
+        more,
+        (*TENSORFLOW_FLAGS, *more.tensorflow),
+        tensorflow.distribution,
+        tensorflow.release,
+    )
+    with _lock(_objects(root, compiler, more)), _lock(objects):
         includes = ("-isystem", str(tensorflow.folder / "include"))
         flags = (*more.all, *TENSORFLOW_FLAGS, *more.tensorflow, *includes)
         steps = [
@@ -185,7 +185,7 @@ def build_core(root: pathlib.Path) -> None:
       BuildError: There is no compiler, or it fails.
     """
     compiler = find_compiler()
-    with _lock(root / "build"):
+    with _lock(_objects(root, compiler, MoreFlags())):
         _compile(root, list(_core_steps(root, compiler, MoreFlags())), compiler)
 
 
@@ -482,7 +482,7 @@ def _lock(folder: pathlib.Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _tell("waiting for another build of this checkout")
+            _tell("waiting for another build of the same files")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

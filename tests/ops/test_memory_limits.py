@@ -105,10 +105,11 @@ def used_bytes():
 def room_for(mebibytes):
     """Limits the address space to what is used and some more."""
     ctypes.CDLL(None).malloc_trim(0)
-    used, before = used_bytes(), None
-    while used != before:  # Threads may still free what the last run took.
+    used, times = used_bytes(), 0
+    while times < 10:  # Threads may still free what the last run took; on a busy machine, later.
         time.sleep(0.02)
         used, before = used_bytes(), used
+        times = times + 1 if used == before else 0
     resource.setrlimit(resource.RLIMIT_AS, (used + (mebibytes << 20), resource.RLIM_INFINITY))
 
 
