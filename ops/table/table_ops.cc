@@ -78,8 +78,9 @@ false_positive_probability: As max_element_size.
 max_rows: Row limit of the table. 0 means no limit. A step that would exceed it fails.
 capacity_rows: The rows that the table keeps: at the end of a step, the coldest rows beyond them are evicted, but never
   those of running steps. 0: all.
-capacity_policy: Which rows are coldest, for capacity_rows and memory_budget. 'lfu': those with the least counts, and the oldest versions among them; 'lru':
-  those with the oldest versions; 'lfu_decay': those with the least counts after a decay with the age of the version.
+capacity_policy: Which rows are coldest, for capacity_rows and memory_budget. 'lfu': those with the least counts, and the
+  oldest versions among them; 'lru': those with the oldest versions; 'lfu_decay': those with the least counts after a decay
+  with the age of the version.
 capacity_half_life: With 'lfu_decay', the age at which a count is worth half.
 has_padding_key: Whether key -1 is padding. Padding reads the default vector and is neither stored nor counted.
 frozen_keys: Distinct keys whose values never change. A step still updates their slots.
