@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Capacity: a table that is full takes away its coldest rows.
 //
-// At the end of a step, a table that has more rows than it may looks at a
-// window of its rows, and evicts the coldest of them, an eighth at most. The
-// keys of a window are as random as their hashes, so this is close to the
-// coldest rows of the table. The next window begins where this one ended.
-//
-//   a large table   a window is a part of one stripe, locked alone
-//   a small table   a window is several stripes, or all of them
+// At the end of a step, a table that has more rows than it may looks at windows
+// of its rows, and evicts the coldest of each, an eighth at most. The keys of a
+// window are as random as their hashes, so this is close to the coldest rows of
+// the table. The next window begins where the last one ended (window_plan.h).
 //
 // So a step pays for the rows that it has added, and no step pays for a scan of
 // the table. Rows on disk are evicted without being read.
+//
+//   round    plan windows | evict from them, on the threads of the step
+//   round    the same for rows that are left: of windows full of held keys, or
+//            of more windows than go once around the table
+//
+// The plan says how many rows each window evicts, so the threads do not change
+// which rows go. Another step may run at the same time; then it evicts nothing.
 //
 // A table may also share memory with others (memory_budget.h), beside such a
 // limit or instead of it. Its part of what they take too much is often a few
@@ -19,16 +23,15 @@
 #define REC_ESTIMATOR_OPS_CORE_EVICT_CAPACITY_H_
 
 #include <array>
-#include <bitset>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "ops/core/base/key_hash.h"
+#include "ops/core/evict/cold_rows.h"
+#include "ops/core/evict/held_keys.h"
 #include "ops/core/evict/memory_budget.h"
-#include "ops/core/index/hash_index.h"
+#include "ops/core/evict/window_plan.h"
 #include "ops/core/rows/row_store.h"
 #include "ops/core/rows/table_spec.h"
 #include "ops/core/stripes/stripe_set.h"
@@ -48,74 +51,77 @@ class Capacity {
   Capacity& operator=(const Capacity&) = delete;
 
   // The rows of a holder's keys are not evicted until it is released.
-  void Hold(const KeyHolder* holder);
-  void Release(const KeyHolder* holder);
+  void Hold(const KeyHolder* holder) { holders_.Add(holder); }
+  void Release(const KeyHolder* holder) { holders_.Remove(holder); }
 
   // nullptr: the table shares no memory.
   const MemoryBudget* budget() const { return budget_.get(); }
 
-  // Evicts `shared` rows, for the budget, and until the table has at most
-  // max_rows, or has no rows but held ones, or until the rows of a few windows
-  // and twice `occurrences` rows are gone. A step adds no more rows than it has
-  // occurrences, so a table that was restored too large shrinks by and by. now:
-  // the version of the step. Does nothing if another thread evicts.
-  void Trim(int64_t occurrences, int64_t shared, int64_t now);
+  // What a step evicts.
+  class Trim;
 
  private:
-  // What is evicted first has the least warmth.
-  struct Cold {
-    uint64_t warmth;
-    EntryRef entry;
-    bool operator<(const Cold& other) const { return warmth < other.warmth; }
-  };
-
-  // A set of keys. A bit tells most keys that are not in it.
-  class HeldKeys {
-   public:
-    // Throws std::bad_alloc.
-    explicit HeldKeys(std::vector<int64_t> keys);
-    size_t size() const { return keys_.size(); }
-    bool Contains(int64_t key) const;
-
-   private:
-    static constexpr size_t kBits = size_t{1} << 14;
-    static size_t BitOf(int64_t key) { return HashKey(key) % kBits; }
-    std::vector<int64_t> keys_;  // Ascending.
-    std::bitset<kBits> bits_;
-  };
-
-  uint64_t WarmthOf(EntryRef entry, int64_t now) const;
-  // Takes all but the n coldest rows out of window_.
-  void KeepColdest(int64_t n);
-  // Takes the rows of entries (n) away, which are in these stripes.
-  void Evict(const Cold* colds, int64_t n, int64_t now);
-  // The rows that are looked at together.
-  struct WindowSize {
-    int stripes;         // A power of two, so that it divides kStripes.
-    int64_t rows;        // At most, if it is a part of one stripe.
-    int64_t least_part;  // At least such a part of them is evicted.
-  };
-  WindowSize WindowOfLimit() const;
-  WindowSize WindowOfBudget(int64_t excess) const;
-  // Evicts the coldest rows of the next window and returns how many. excess:
-  // the rows that the table has too many. Throws std::bad_alloc.
-  int64_t EvictFromWindow(const WindowSize& size, int64_t excess, int64_t now);
+  // Evicts the coldest rows of a window, whose stripes are locked exclusively.
+  // If memory runs out, some of them stay.
+  void EvictFrom(EvictionWindow* window, int64_t now);
+  // Lists the rows of a window, without held ones, and leaves those that it
+  // evicts. Throws std::bad_alloc.
+  void ListColdest(const EvictionWindow& window, int64_t now, ColdRows* rows);
   // Gives the memory of free rows back, if it is much.
   void GiveBack(int64_t occurrences);
-  // The held keys of stripes. Throws std::bad_alloc.
-  HeldKeys HeldIn(uint64_t stripes) const;
 
   const CapacitySpec spec_;
   StripeSet& stripes_;
   RowStore& store_;
   const std::shared_ptr<MemoryBudget> budget_;
+  KeyHolders holders_;
+  // Where the scan of each stripe goes on. Guarded by its lock.
+  std::array<uint64_t, kStripes> hand_{};
   std::mutex trimming_;  // Guards what follows. Taken before other locks.
-  int next_ = 0;         // A stripe of the next window.
-  std::array<uint64_t, kStripes> hand_{};  // Where its scan begins.
-  std::vector<Cold> window_;
-  std::vector<uint64_t> sample_;  // The warmth of some of these.
-  mutable std::mutex holders_mutex_;
-  std::vector<const KeyHolder*> holders_;
+  WindowPlan plan_;
+};
+
+// Evicts the rows that the budget asks for, and until the table has at most
+// max_rows, or has no rows but held ones, or until the rows of a few windows
+// and twice the step's occurrences are gone. A step adds no more rows than it
+// has occurrences, so a table that was restored too large shrinks by and by.
+// Evicts nothing while another Trim of the table lives.
+//
+// All but TryEvict and Evict are called by one thread.
+class Capacity::Trim {
+ public:
+  // shared: the rows that are evicted for the budget. now: the version of the
+  // step. Does not wait.
+  Trim(Capacity* capacity, int64_t occurrences, int64_t shared, int64_t now);
+  // Gives memory back to the tables that share it.
+  ~Trim();
+  Trim(const Trim&) = delete;
+  Trim& operator=(const Trim&) = delete;
+
+  // Plans a round, after all windows of the last one, and returns its windows.
+  // 0: the trim is over.
+  int64_t PlanRound();
+  // The rows of the round's windows.
+  int64_t rows() const { return rows_; }
+
+  // Evict from window w of the round. Called once for each window, but once
+  // more after TryEvict returned false: another thread has one of the locks.
+  // Any thread may call these for different windows. Evict waits for locks.
+  bool TryEvict(int64_t w);
+  void Evict(int64_t w);
+
+ private:
+  // Takes what the last round has evicted into account.
+  void EndRound();
+
+  Capacity& capacity_;
+  const std::unique_lock<std::mutex> lock_;  // Of nothing if another trims.
+  const int64_t occurrences_;
+  const int64_t now_;
+  int64_t left_;    // Rows that may still be evicted.
+  int64_t shared_;  // Rows that are still evicted for the budget.
+  int64_t rows_ = 0;
+  int in_vain_ = 0;  // Stripes since which all rows were held.
 };
 
 }  // namespace rec_estimator

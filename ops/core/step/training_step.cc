@@ -26,6 +26,7 @@ constexpr int64_t kSortOccurrence = 16;
 constexpr int64_t kFindOccurrence = 60;
 constexpr int64_t kUpdateOccurrence = 60;  // And 8 per float.
 constexpr int64_t kGrowStripe = 100000;
+constexpr int64_t kEvictionRow = 24;  // A row of a window.
 // Least cost of a loop that is worth waking threads for, about 100 µs. Each of
 // the two loops of a step would cost a wake of about 20 µs.
 constexpr int64_t kMinLoop = 300000;
@@ -51,6 +52,7 @@ struct TrainingStep::TableStep {
   StepPlan plan;
   RowUpdater updater;
   TableStep* next = nullptr;  // Of the next table with the same keys.
+  std::optional<Capacity::Trim> trim;
 };
 
 TrainingStep::TrainingStep(std::vector<TableParts> tables,
@@ -77,7 +79,6 @@ TrainingStep::TrainingStep(std::vector<TableParts> tables,
       });
   units_.reserve(units);
   left_.resize(units);
-  shared_.resize(size());
 }
 
 TrainingStep::~TrainingStep() { ReleaseKeys(); }
@@ -188,24 +189,52 @@ void TrainingStep::ReleaseKeys() {
   }
 }
 
-void TrainingStep::TrimTables(const Gradients* gradients) {
+void TrainingStep::TrimTables(const Gradients* gradients,
+                              const ParallelFor& parallel) {
   // All tables divide the excess before one of them evicts.
   const MemoryBudget* budget = nullptr;
   MemoryBudget::Use use;
   for (size_t i = 0; i < size(); ++i) {
-    const Capacity* const capacity = tables_[i].capacity;
-    if (capacity == nullptr || capacity->budget() == nullptr) continue;
-    if (capacity->budget() != budget) {
-      budget = capacity->budget();
-      use = budget->Measure();
+    Capacity* const capacity = tables_[i].capacity;
+    if (capacity == nullptr) continue;
+    int64_t shared = 0;
+    if (capacity->budget() != nullptr) {
+      if (capacity->budget() != budget) {
+        budget = capacity->budget();
+        use = budget->Measure();
+      }
+      shared = use.RowsToEvict(*tables_[i].stripes);
     }
-    shared_[i] = use.RowsToEvict(*tables_[i].stripes);
+    steps_[i]->trim.emplace(capacity, static_cast<int64_t>(steps_[i]->keys.n()),
+                            shared, gradients[i].version);
   }
+  for (;;) {
+    const int64_t rows = PlanEvictions();
+    if (units_.empty()) return;
+    ForEachUnit(
+        parallel, rows / static_cast<int64_t>(units_.size()) * kEvictionRow,
+        [this](uint32_t table, int w) {
+          return steps_[table]->trim->TryEvict(w);
+        },
+        [this](uint32_t table, int w) { steps_[table]->trim->Evict(w); });
+  }
+}
+
+int64_t TrainingStep::PlanEvictions() {
+  units_.clear();
+  int64_t rows = 0;
   for (size_t i = 0; i < size(); ++i) {
-    if (tables_[i].capacity == nullptr) continue;
-    tables_[i].capacity->Trim(static_cast<int64_t>(steps_[i]->keys.n()),
-                              shared_[i], gradients[i].version);
+    std::optional<Capacity::Trim>& trim = steps_[i]->trim;
+    if (!trim.has_value()) continue;
+    const int64_t windows = trim->PlanRound();
+    AddUnits(i, windows);
+    if (windows > 0) {
+      rows += trim->rows();
+    } else {
+      trim.reset();
+    }
   }
+  return rows;
 }
 
 int64_t TrainingStep::RowsAfter(size_t i) const {
@@ -258,7 +287,7 @@ TrainingStep::Outcome TrainingStep::Apply(const Gradients* gradients,
   }
   for (auto& claim : claims_) claim.reset();
   for (const auto& step : steps_) step->plan.ReleaseQuotas();
-  if (outcome.ok()) TrimTables(gradients);
+  if (outcome.ok()) TrimTables(gradients, parallel);
   ReleaseKeys();
   ForEachTier([this](size_t i, DiskError* error) {
     tables_[i].tier->SpillExcess(

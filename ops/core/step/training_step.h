@@ -107,7 +107,8 @@ class TrainingStep {
  private:
   // What is done in one table.
   struct TableStep;
-  // A group of keys of a table, or a block of its batch, or a stripe.
+  // A group of keys of a table, or a block of its batch, or a stripe, or a
+  // window of rows to evict.
   struct Unit {
     uint32_t table;
     int32_t number;
@@ -138,7 +139,9 @@ class TrainingStep {
   // Spills what is beyond the limit, and holds the step's keys from then on.
   Outcome HoldKeys();
   // Evicts from the tables that are full. The step's keys are held.
-  void TrimTables(const Gradients* gradients);
+  void TrimTables(const Gradients* gradients, const ParallelFor& parallel);
+  // Sets units_: the next windows of these tables, if any. Returns their rows.
+  int64_t PlanEvictions();
   // Brings the held keys' rows in.
   Outcome BringIn();
   // Adds the step to the counts of each table.
@@ -163,8 +166,6 @@ class TrainingStep {
   std::vector<uint32_t> claim_order_;
   std::vector<Unit> units_;
   std::vector<char> left_;  // Of the units: whether its first try failed.
-  // Of the tables: the rows that they evict for a budget.
-  std::vector<int64_t> shared_;
   uint64_t occurrences_ = 0;
   int64_t dims_ = 0;  // Sum over the tables.
   Scratch scratch_;

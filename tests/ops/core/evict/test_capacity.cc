@@ -3,14 +3,22 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <numeric>
+#include <random>
 #include <thread>
 #include <vector>
 
+#include "ops/core/evict/memory_budget.h"
+#include "ops/core/evict/window_plan.h"
+#include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
+#include "tests/ops/core/steps.h"
 #include "tests/ops/core/testing.h"
+#include "tests/ops/core/threads.h"
 
 namespace rec_estimator {
 namespace {
@@ -27,7 +35,7 @@ std::vector<int64_t> Range(int64_t begin, int64_t end) {
   return keys;
 }
 
-TEST(OldestRowsGoWhateverTheSizeOfAWindow) {
+TEST_WITHOUT_TSAN(OldestRowsGoWhateverTheSizeOfAWindow) {
   // All stripes, several, one, and a part of one.
   for (const int64_t max_rows : {1, 64, 5000, 40000, 600000, 1500000}) {
     EmbeddingTable table(1, 0.0f, {}, Keeping(max_rows, CapacitySpec::kOldest));
@@ -70,31 +78,107 @@ TEST(EvictedAndErasedKeysAreCountedFromZeroUnderEveryFilter) {
   }
 }
 
-TEST(ThreadsShareAFullTable) {
-  EmbeddingTable table(4, 0.0f, {}, Keeping(500, CapacitySpec::kLeastCounted));
-  std::atomic<bool> is_running{true};
-  std::thread reader([&] {
-    const auto keys = Range(0, 3000);
-    std::vector<float> values(keys.size() * 4);
-    while (is_running) {
-      table.Lookup(keys.data(), keys.size(), UnknownKey::kDefault,
-                   values.data(), SerialFor);
+TEST(WindowsOfARoundHaveNoStripeInCommonAndTheExcessOnce) {
+  EmbeddingTable table(1);
+  EXPECT_TRUE(ApplyOnes(&table, Range(0, 40000)));
+  const StripeSet& stripes = *table.parts().stripes;
+  struct Case {
+    int64_t max_rows, shared, most;
+    int64_t excess;  // Of all windows of a round.
+  };
+  for (const Case& at : {Case{40000, 0, 99, 0}, Case{0, 700, 9999, 700},
+                         Case{37000, 0, 9999, 3000}, Case{37000, 0, 99, 156},
+                         Case{38000, 3500, 9999, 3500},
+                         // Once around: an eighth of all.
+                         Case{20000, 0, 30000, 5000}}) {
+    WindowPlan plan(at.max_rows);
+    for (int round = 0; round < 5; ++round) {
+      plan.PlanRound(stripes, at.shared, at.most);
+      uint64_t planned = 0;
+      int64_t excess = 0;
+      for (const EvictionWindow& window : plan) {
+        EXPECT_EQ(window.stripes & planned, 0u);
+        EXPECT_TRUE(window.excess <= window.rows / 8);
+        planned |= window.stripes;
+        excess += window.excess;
+      }
+      // Keys spread at random over the stripes.
+      EXPECT_TRUE(std::abs(excess - at.excess) <= 5);
     }
-  });
-  std::vector<std::thread> trainers;
-  for (int t = 0; t < 3; ++t) {
-    trainers.emplace_back([&table, t] {
-      for (int64_t step = 0; step < 100; ++step) {
-        const int64_t begin = (step * 37 + t * 911) % 2900;
-        EXPECT_TRUE(ApplyOnes(&table, Range(begin, begin + 100), step));
+  }
+}
+
+// Two tables with limits, and two that share memory.
+Tables FullTables() {
+  Tables tables;
+  for (const int64_t max_rows : {20000, 3000, 0, 0}) {
+    const auto policy =
+        max_rows == 3000 ? CapacitySpec::kDecayed : CapacitySpec::kLeastCounted;
+    tables.push_back(std::make_unique<EmbeddingTable>(
+        3, 0.0f, FilterSpec{}, Keeping(max_rows, policy)));
+    tables.back()->EnsureSlots({{"Adagrad", 3, 0.1f}});
+  }
+  const auto budget = std::make_shared<MemoryBudget>(20000 * 59);
+  tables[2]->ShareMemory(budget);
+  tables[3]->ShareMemory(budget);
+  return tables;
+}
+
+TEST(FullTablesHaveTheSameBitsWhateverTheThreads) {
+  std::vector<std::vector<int64_t>> expected;
+  for (const int n : {1, 4}) {
+    Threads threads(n);
+    const Tables tables = FullTables();
+    for (int64_t step = 0; step < 5; ++step) {
+      std::mt19937_64 random(step);
+      Batches batches;
+      for (const size_t size : {10000, 1000, 8000, 2000}) {
+        batches.emplace_back(size, 100000, 3, &random);
+      }
+      EXPECT_TRUE(Apply(tables, batches, step, threads.parallel()).ok());
+    }
+    EXPECT_TRUE(tables[0]->size() <= 20000);
+    EXPECT_TRUE(tables[1]->size() <= 3000);
+    EXPECT_TRUE(tables[2]->size() + tables[3]->size() <= 20002);
+    if (n == 1) expected = BitsOf(tables);
+    EXPECT_TRUE(BitsOf(tables) == expected);
+  }
+}
+
+TEST(ThreadsShareAFullTable) {
+  Threads pool(2);
+  // A window, and several.
+  for (const int64_t max_rows : {500, 20000}) {
+    const int64_t new_rows = max_rows / 5;
+    EmbeddingTable table(4, 0.0f, {},
+                         Keeping(max_rows, CapacitySpec::kLeastCounted));
+    std::atomic<bool> is_running{true};
+    std::thread reader([&] {
+      const auto keys = Range(0, 3000);
+      std::vector<float> values(keys.size() * 4);
+      while (is_running) {
+        table.Lookup(keys.data(), keys.size(), UnknownKey::kDefault,
+                     values.data(), SerialFor);
       }
     });
+    std::vector<std::thread> trainers;
+    for (int t = 0; t < 3; ++t) {
+      trainers.emplace_back([&, t] {
+        for (int64_t step = 0; step < 30000 / new_rows; ++step) {
+          const int64_t begin =
+              (step * 37 + t * 911) * new_rows / 100 % (6 * max_rows);
+          EXPECT_TRUE(ApplyOnes(&table, Range(begin, begin + new_rows), step,
+                                pool.parallel()));
+        }
+      });
+    }
+    for (std::thread& trainer : trainers) trainer.join();
+    is_running = false;
+    reader.join();
+    // The last steps may have left what they added.
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(ApplyOnes(&table, {1}, 1000));
+    EXPECT_TRUE(table.size() <= max_rows);
   }
-  for (std::thread& trainer : trainers) trainer.join();
-  is_running = false;
-  reader.join();
-  EXPECT_TRUE(ApplyOnes(&table, {1}, 100));
-  EXPECT_TRUE(table.size() <= 500);
 }
 
 }  // namespace

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/core/evict/held_keys.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rec_estimator {
+
+HeldKeys::HeldKeys(std::vector<int64_t> keys) : keys_(std::move(keys)) {
+  std::sort(keys_.begin(), keys_.end());
+  for (const int64_t key : keys_) bits_.set(BitOf(key));
+}
+
+bool HeldKeys::Contains(int64_t key) const {
+  return bits_[BitOf(key)] &&
+         std::binary_search(keys_.begin(), keys_.end(), key);
+}
+
+void KeyHolders::Add(const KeyHolder* holder) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  holders_.push_back(holder);
+}
+
+void KeyHolders::Remove(const KeyHolder* holder) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto at = std::find(holders_.begin(), holders_.end(), holder);
+  if (at != holders_.end()) holders_.erase(at);
+}
+
+HeldKeys KeyHolders::KeysIn(uint64_t stripes) const {
+  std::vector<int64_t> held;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const KeyHolder* holder : holders_) {
+    const int64_t* last = nullptr;
+    for (uint64_t rest = stripes; rest != 0; rest &= rest - 1) {
+      const KeyHolder::Keys keys = holder->KeysIn(__builtin_ctzll(rest));
+      // A small step has one list for all stripes.
+      if (keys.keys == last || keys.n == 0) continue;
+      held.insert(held.end(), keys.keys, keys.keys + keys.n);
+      last = keys.keys;
+    }
+  }
+  return HeldKeys(std::move(held));
+}
+
+}  // namespace rec_estimator

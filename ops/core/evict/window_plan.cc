@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/core/evict/window_plan.h"
+
+#include <algorithm>
+
+namespace rec_estimator {
+namespace {
+
+// The part of a window of a limit that is evicted, at least.
+constexpr int64_t kLeastPart = 64;
+// Windows for a budget: how many rows they have for each row to be evicted, and
+// how many at least.
+constexpr int64_t kRowsPerEvicted = 32;
+constexpr int64_t kLeastWindowRows = 512;
+
+// How many stripes of a table have the rows of a window. A power of two.
+int StripesPerWindow(int64_t rows, int64_t window_rows) {
+  int stripes = 1;
+  while (stripes < kStripes && rows / kStripes * stripes < window_rows / 2) {
+    stripes *= 2;
+  }
+  return stripes;
+}
+
+}  // namespace
+
+WindowPlan::Size WindowPlan::SizeForLimit() const {
+  return {StripesPerWindow(max_rows_, kWindowRows), kWindowRows, kLeastPart};
+}
+
+WindowPlan::Size WindowPlan::SizeForBudget(int64_t excess, int64_t rows) {
+  const int64_t window_rows = std::min(
+      std::max(kLeastWindowRows, excess * kRowsPerEvicted), kWindowRows);
+  return {StripesPerWindow(rows, window_rows), window_rows, INT64_MAX};
+}
+
+void WindowPlan::PlanRound(const StripeSet& stripes, int64_t shared,
+                           int64_t most) {
+  size_ = 0;
+  uint64_t planned = 0;
+  for (int64_t rows = stripes.n_rows();;) {
+    const int64_t beyond_limit = max_rows_ == 0 ? 0 : rows - max_rows_;
+    const int64_t excess = std::min(std::max(beyond_limit, shared), most);
+    if (excess <= 0) return;
+    const Size size =
+        beyond_limit > 0 ? SizeForLimit() : SizeForBudget(excess, rows);
+    const EvictionWindow window = Next(stripes, size, excess);
+    if ((window.stripes & planned) != 0) return;
+    planned |= window.stripes;
+    next_ = (next_ / size.stripes + 1) * size.stripes % kStripes;
+    windows_[static_cast<size_t>(size_++)] = window;
+    rows -= window.excess;
+    shared -= window.excess;
+    most -= window.excess;
+  }
+}
+
+EvictionWindow WindowPlan::Next(const StripeSet& stripes, const Size& size,
+                                int64_t excess) const {
+  // Windows of a budget may be of other sizes each time.
+  const int begin = next_ / size.stripes * size.stripes;
+  EvictionWindow window{0, 0, 0};
+  for (int s = begin; s < begin + size.stripes; ++s) {
+    window.stripes |= uint64_t{1} << s;
+    window.rows += stripes[s].rows();
+  }
+  // A part of a stripe, or, of several, all rows.
+  if (size.stripes == 1) window.rows = std::min(window.rows, size.rows);
+  window.excess = std::max(excess, window.rows / size.least_part);
+  // All stripes are the whole table.
+  if (size.stripes < kStripes) {
+    window.excess =
+        std::min(window.excess, std::max<int64_t>(1, window.rows / kMostPart));
+  }
+  return window;
+}
+
+}  // namespace rec_estimator

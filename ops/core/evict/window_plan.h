@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// WindowPlan: from which rows a full table evicts, and how many.
+//
+//   a large table   a window is a part of one stripe, locked alone
+//   a small table   a window is several stripes, or all of them
+//
+// The windows of a round have no stripe in common. They are planned from the
+// numbers of rows alone, so their rows depend neither on the threads that evict
+// nor on which of them is first.
+#ifndef REC_ESTIMATOR_OPS_CORE_EVICT_WINDOW_PLAN_H_
+#define REC_ESTIMATOR_OPS_CORE_EVICT_WINDOW_PLAN_H_
+
+#include <array>
+#include <cstdint>
+
+#include "ops/core/base/key_hash.h"
+#include "ops/core/stripes/stripe_set.h"
+
+namespace rec_estimator {
+
+// Rows of which the coldest are evicted.
+struct EvictionWindow {
+  uint64_t stripes;     // Bit s: some of them are in stripe s.
+  int64_t rows;         // How many there are.
+  int64_t excess;       // How many of them are too many.
+  int64_t evicted = 0;  // How many were evicted.
+};
+
+class WindowPlan {
+ public:
+  // Rows of a large window: far more than its eighth needs to be a fair sample,
+  // and few enough to be scanned in about 100 µs.
+  static constexpr int64_t kWindowRows = int64_t{1} << 14;
+  // The part of a window that is evicted, at most.
+  static constexpr int64_t kMostPart = 8;
+
+  // max_rows: those that the table may have; 0: any number.
+  explicit WindowPlan(int64_t max_rows) : max_rows_(max_rows) {}
+
+  // Plans a round, from where the last one ended and once around the stripes at
+  // most: windows with the rows that the table has beyond its limit, and with
+  // `shared` rows, but with about `most` rows at most. No lock is held.
+  void PlanRound(const StripeSet& stripes, int64_t shared, int64_t most);
+
+  // Forgets the round.
+  void Clear() { size_ = 0; }
+
+  // Its windows.
+  int64_t size() const { return size_; }
+  EvictionWindow& operator[](int64_t w) {
+    return windows_[static_cast<size_t>(w)];
+  }
+  EvictionWindow* begin() { return windows_.data(); }
+  EvictionWindow* end() { return windows_.data() + size_; }
+
+ private:
+  struct Size {
+    int stripes;         // A power of two, so that it divides kStripes.
+    int64_t rows;        // At most, if it is a part of one stripe.
+    int64_t least_part;  // At least such a part of them is evicted.
+  };
+  Size SizeForLimit() const;
+  static Size SizeForBudget(int64_t excess, int64_t rows);
+  // The next window, if the table has `excess` rows too many.
+  EvictionWindow Next(const StripeSet& stripes, const Size& size,
+                      int64_t excess) const;
+
+  const int64_t max_rows_;
+  int next_ = 0;  // A stripe of the next window.
+  int64_t size_ = 0;
+  std::array<EvictionWindow, kStripes> windows_;
+};
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_EVICT_WINDOW_PLAN_H_
