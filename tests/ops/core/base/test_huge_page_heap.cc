@@ -50,7 +50,7 @@ void Churn(HugePageHeap* heap, uint32_t seed, int steps) {
   for (const Block& block : blocks) heap->Free(block.memory, block.bytes);
 }
 
-TEST(BlocksAreZeroedAndDoNotOverlap) {
+TEST_WITHOUT_TSAN(BlocksAreZeroedAndDoNotOverlap) {
   HugePageHeap heap;
   Churn(&heap, 1, 600);
   EXPECT_EQ(heap.regions(), 0u);

@@ -91,7 +91,7 @@ class Tables {
   int64_t version_ = 0;
 };
 
-TEST(MemoryStaysLevelInALongRunWithNewKeys) {
+TEST_WITHOUT_TSAN(MemoryStaysLevelInALongRunWithNewKeys) {
   constexpr int64_t kBudget = 1 << 20;
   constexpr int64_t kBatch = 100;
   Tables tables(kBudget, {1, 8, 30});
@@ -116,7 +116,7 @@ TEST(MemoryStaysLevelInALongRunWithNewKeys) {
   }
 }
 
-TEST(ATableThatComesLaterGetsTheMemoryOfOthers) {
+TEST_WITHOUT_TSAN(ATableThatComesLaterGetsTheMemoryOfOthers) {
   constexpr int64_t kBudget = 1 << 20;
   Tables tables(kBudget, {8, 8});
   for (int64_t step = 0; step < 300; ++step) {
@@ -131,7 +131,7 @@ TEST(ATableThatComesLaterGetsTheMemoryOfOthers) {
   EXPECT_TRUE(BytesOf(tables[1]) < BytesOf(tables[0]) * 11 / 10);
 }
 
-TEST(ASmallTableKeepsItsRowsBesideALargeOneWithNewKeys) {
+TEST_WITHOUT_TSAN(ASmallTableKeepsItsRowsBesideALargeOneWithNewKeys) {
   constexpr int64_t kBudget = 1 << 20;
   Tables tables(kBudget, {8, 8});
   const Keys few = Range(0, 50);

@@ -107,7 +107,8 @@ TEST(TableWithoutEvictionForgetsNothing) {
     EXPECT_TRUE(CountOf(table, StreamKey(i)) > 0);
 }
 
-TEST(EvictionByValueForgetsAKeyAfterAsManyOthersAsTheFilterIsMadeFor) {
+TEST_WITHOUT_TSAN(
+    EvictionByValueForgetsAKeyAfterAsManyOthersAsTheFilterIsMadeFor) {
   constexpr int64_t kElements = 20000;
   EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, kElements, 0.001));
   int64_t next = 0;
@@ -160,7 +161,7 @@ TEST(EvictedKeyKeepsNoEntryIfNoCellCountsIt) {
   EXPECT_EQ(table.total_count(), 0);
 }
 
-TEST(EntryOfAnEvictedKeyOutlivesItsCells) {
+TEST_WITHOUT_TSAN(EntryOfAnEvictedKeyOutlivesItsCells) {
   // At every moment after its eviction, the key needs three occurrences again.
   for (const int64_t interval : {1, 10, 60, 100, 250}) {
     for (int64_t back = 1; back < 4 * kLife; back += 13) {
@@ -182,7 +183,7 @@ TEST(EntryOfAnEvictedKeyOutlivesItsCells) {
   }
 }
 
-TEST(KeyEvictedByValueCountsFromZeroUntilTheFilterForgotIt) {
+TEST_WITHOUT_TSAN(KeyEvictedByValueCountsFromZeroUntilTheFilterForgotIt) {
   // With steps, and without them: every version is -1.
   for (const bool has_steps : {true, false}) {
     EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, 10000, 0.001));

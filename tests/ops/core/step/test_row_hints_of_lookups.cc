@@ -133,7 +133,7 @@ TEST(StepsThatUseHintsHaveTheBitsOfStepsThatDoNot) {
   }
 }
 
-TEST(SomeTablesOfAStepMayHaveFoundTheirKeys) {
+TEST_WITHOUT_TSAN(SomeTablesOfAStepMayHaveFoundTheirKeys) {
   // Without a list, a step takes the second batch in parts.
   for (const size_t n :
        {size_t{2000}, DeduplicatedList::kShort, 3 * DeduplicatedList::kShort}) {
@@ -164,7 +164,7 @@ TEST(WhatWasFoundInOtherMemoryIsNotUsed) {
   EXPECT_TRUE(BitsOf(tables) == BitsOf(expected));
 }
 
-TEST(AStepFindsKeysAnewThatMovedSinceTheLookup) {
+TEST_WITHOUT_TSAN(AStepFindsKeysAnewThatMovedSinceTheLookup) {
   const AdagradLike rule(0.5f);
   for (const auto& [n, reserved] : std::vector<std::pair<size_t, bool>>{
            {2000, false},

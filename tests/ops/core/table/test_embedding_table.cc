@@ -304,7 +304,7 @@ TEST(OneStripeMayHoldTheWholeBatch) {
   }
 }
 
-TEST(GrowthKeepsEveryRowAndItsAddress) {
+TEST_WITHOUT_TSAN(GrowthKeepsEveryRowAndItsAddress) {
   EmbeddingTable table(5);
   std::vector<int64_t> keys;
   for (int64_t key = 0; key < 1000; ++key) keys.push_back(key * key * key);
@@ -453,7 +453,7 @@ TEST(InsertTakesRowsForNewKeysOnly) {
   EXPECT_TRUE(table.memory_bytes() - before <= (500 + runs) * row_bytes);
 }
 
-TEST(KeyCostsAtMostFortyBytesBeyondItsFloats) {
+TEST_WITHOUT_TSAN(KeyCostsAtMostFortyBytesBeyondItsFloats) {
   for (const int dim : {1, 16}) {
     EmbeddingTable table(dim);
     double sum = 0;
