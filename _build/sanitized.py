@@ -119,8 +119,9 @@ def _core(variant: str) -> List[pathlib.Path]:
     jobs = f"-j{os.cpu_count() or 1}"
     command = ["make", "-C", "tests/ops/core", "--silent", jobs, f"core-{variant}"]
     subprocess.run(command, cwd=ROOT, check=True)
-    sources = sorted(source.relative_to(ROOT) for source in ROOT.glob("ops/core/*/*.cc"))
-    return [(ROOT / "build/cc" / variant / source).with_suffix(".o") for source in sources]
+    # The sources of a folder are compiled as one.
+    folders = sorted({source.parent.relative_to(ROOT) for source in ROOT.glob("ops/core/*/*.cc")})
+    return [(ROOT / "build/cc" / variant / folder).with_suffix(".o") for folder in folders]
 
 
 def run(name: str, folder: pathlib.Path, arguments: Sequence[str]) -> int:

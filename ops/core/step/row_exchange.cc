@@ -15,9 +15,9 @@ namespace rec_estimator {
 namespace {
 
 // Entries whose buckets are fetched before they are written.
-constexpr size_t kBucketsAhead = 24;
+constexpr size_t kSwapsAhead = 24;
 // Keys whose buckets are fetched before they are searched.
-constexpr size_t kKeysAhead = 16;
+constexpr size_t kStampsAhead = 16;
 
 // Calls visit(i) for i < n, and fetch(i) kAhead calls before.
 template <size_t kAhead, typename Fetch, typename Visit>
@@ -129,11 +129,11 @@ bool RowExchange::Find(int s) {
     PrefetchLines(stripe.index().Home(HashKey(stamps[i].key)), sizeof(Bucket));
   };
   uint32_t absent = 0;
-  ForEachAhead<kKeysAhead>(stamps.size(), fetch, [&](size_t i) {
+  ForEachAhead<kStampsAhead>(stamps.size(), fetch, [&](size_t i) {
     absent += !stripe.Find(stamps[i].key).found();
   });
   if (!stripe.MakeRoom({absent, 0, 0})) return false;
-  ForEachAhead<kKeysAhead>(stamps.size(), fetch, [&](size_t i) {
+  ForEachAhead<kStampsAhead>(stamps.size(), fetch, [&](size_t i) {
     EntryRef entry = stripe.Find(stamps[i].key);
     if (!entry.found()) {
       entry = stripe.Insert(stamps[i].key);
@@ -185,7 +185,7 @@ void RowExchange::Exchange(std::vector<Swap>* swaps) {
   const auto fetch = [all](size_t i) {
     PrefetchLineToWrite(all[i].entry.bucket());
   };
-  ForEachAhead<kBucketsAhead>(swaps->size(), fetch, [all](size_t i) {
+  ForEachAhead<kSwapsAhead>(swaps->size(), fetch, [all](size_t i) {
     std::swap(all[i].entry.row(), all[i].row);
   });
 }
