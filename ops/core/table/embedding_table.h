@@ -72,9 +72,9 @@
 // read rows and entries and exclusively to change them. An insertion, erasure,
 // eviction, CommitSaved and the apply of a large batch hold one stripe's lock
 // at a time. The apply of a small batch, a RowReader, Snapshot, EnsureSlots,
-// SetBank, Clear, MergeSketch, and an eviction that ages the sketch hold
-// several, taken in ascending order. No thread waits for locks of two tables.
-// bank() and slots() take no stripe's lock.
+// SetBank, Clear, MergeSketch, an eviction that ages the sketch and one from a
+// small table that is full hold several, taken in ascending order. No thread
+// waits for locks of two tables. bank() and slots() take no stripe's lock.
 //
 // Work inside `parallel` never blocks on an exclusive lock. It calls try_lock,
 // and the calling thread later handles the stripes whose try_lock failed. The
