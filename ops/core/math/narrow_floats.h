@@ -4,9 +4,10 @@
 //
 // Numbers are rounded by integer arithmetic and widened without arithmetic on
 // denormal floats, so the bits depend neither on the CPU nor on the mode for
-// denormal numbers that TensorFlow's threads are in. Compiled for AVX, AVX2 and
-// AVX-512. AVX512-BF16 has no instruction that rounds stochastically or widens,
-// so nothing here could use it.
+// denormal numbers that TensorFlow's threads are in. Compiled for AVX and AVX2.
+// AVX512-BF16 has no instruction that rounds stochastically or widens, so
+// nothing here could use it. Loops over rows inline the formulas: narrowing.h,
+// widening.h.
 #ifndef REC_ESTIMATOR_OPS_CORE_MATH_NARROW_FLOATS_H_
 #define REC_ESTIMATOR_OPS_CORE_MATH_NARROW_FLOATS_H_
 
@@ -19,8 +20,7 @@ enum class NarrowType { kBFloat16, kHalf };
 // The bits of such a float, also in memory that holds rows of floats.
 typedef uint16_t NarrowFloat __attribute__((may_alias));
 
-// to (n) = the floats that `from` (n) are. Exact; a NaN stays one. Loops over
-// rows have it inlined: widening.h.
+// to (n) = the floats that `from` (n) are. Exact; a NaN stays one.
 void WidenFloats(NarrowType type, const NarrowFloat* from, int n, float* to);
 
 // to (n) = the nearest numbers of the type, of two the even one. What is too

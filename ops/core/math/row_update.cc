@@ -57,14 +57,15 @@ struct ElementWise : RowRule {
 // The sum of the squares of n floats, as float64. A square is exact in float64
 // and the sum nearly so: its order does not affect the sum as a float32.
 double SumOfSquares(const float* x, int n) {
+  typedef float Floats __attribute__((vector_size(16), aligned(4), may_alias));
+  typedef double Parts __attribute__((vector_size(32)));
   constexpr int kParts = 4;
-  double parts[kParts] = {};
+  Parts parts = {};
   int i = 0;
   for (; i + kParts <= n; i += kParts) {
-    for (int p = 0; p < kParts; ++p) {
-      const double each = x[i + p];
-      parts[p] += each * each;
-    }
+    const Parts each =
+        __builtin_convertvector(*reinterpret_cast<const Floats*>(x + i), Parts);
+    parts += each * each;
   }
   for (; i < n; ++i) {
     const double each = x[i];

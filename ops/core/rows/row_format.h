@@ -22,23 +22,29 @@
 //   ValueView      one value at a time, for rules of eviction
 //   WriteValue     restores and refreshes, the bank: rounded to the nearest
 //   WriteSlot      restores; initial slots
-//   WriteTrained, WriteTrainedSlot
-//                  RowUpdater: rounded stochastically; floats or 16 bits
+//   WithTrained    steps: a loop over rows, which are rounded stochastically
 #ifndef REC_ESTIMATOR_OPS_CORE_ROWS_ROW_FORMAT_H_
 #define REC_ESTIMATOR_OPS_CORE_ROWS_ROW_FORMAT_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "ops/core/base/float8.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/math/narrow_floats.h"
+#include "ops/core/math/narrowing.h"
 #include "ops/core/math/quantized_floats.h"
 #include "ops/core/math/widening.h"
 #include "ops/core/rows/table_spec.h"
 
 namespace rec_estimator {
+
+struct FloatValues {};
+// Type: FloatValues, ToBFloat16 or ToHalf.
+template <typename Widening, typename Type>
+class TrainedFormat;
 
 class RowFormat {
  public:
@@ -93,12 +99,20 @@ class RowFormat {
     row[1] = scale.offset;
   }
 
-  // The same for what a step has computed, rounded stochastically. Not of a row
-  // of 8 bits. noise: NoiseOf the step.
-  void WriteTrained(const float* value, uint64_t noise, float* row) const {
-    if (!is_narrow_) return CopyRow(value, dim_, row);
-    row[value_words() - 1] = 0.0f;
-    NarrowFloatsStochastically(type_, value, noise, dim_, NarrowOf(row));
+  // Calls loop(format) for a loop over the rows that a step trains, compiled as
+  // that of WithReader. Not of rows of 8 bits. `format` is a TrainedFormat.
+  template <typename Loop>
+  void WithTrained(Loop loop) const {
+    const RowFormat format = *this;
+    WithFastestWidening([=](auto widening) __attribute__((always_inline)) {
+      using Widening = decltype(widening);
+      if (!format.is_narrow_) {
+        return loop(TrainedFormat<Widening, FloatValues>(format));
+      }
+      format.type_ == NarrowType::kHalf
+          ? loop(TrainedFormat<Widening, ToHalf>(format))
+          : loop(TrainedFormat<Widening, ToBFloat16>(format));
+    });
   }
 
   // Whether a slot of so many numbers has fewer than 32 bits for each.
@@ -121,17 +135,6 @@ class RowFormat {
     NarrowFloats(kSlotType, from, width, NarrowOf(slot));
   }
 
-  // The same for what a step has computed, rounded stochastically. number: of
-  // the slot in its row, as each has random bits of its own. noise: NoiseOf the
-  // step.
-  void WriteTrainedSlot(const float* from, int width, size_t number,
-                        uint64_t noise, float* slot) const {
-    if (!IsNarrowSlot(width)) return CopyRow(from, width, slot);
-    slot[slot_words(width) - 1] = 0.0f;
-    const uint64_t own = MixKey(static_cast<int64_t>(noise + number + 1));
-    NarrowFloatsStochastically(kSlotType, from, own, width, NarrowOf(slot));
-  }
-
   // What the random bits of a step for one row come from: the same in every
   // run, for any number of threads and shards. The count tells steps apart that
   // have the same version, as those without a global step do.
@@ -143,6 +146,9 @@ class RowFormat {
   }
 
  private:
+  template <typename Widening, typename Type>
+  friend class TrainedFormat;
+
   static constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15u;
   static constexpr int kScaleWords = 2;
   static constexpr NarrowType kSlotType = NarrowType::kBFloat16;
@@ -203,6 +209,80 @@ class RowFormat {
   bool has_narrow_slots_;
   NarrowType type_;
   uint64_t seed_;
+};
+
+// What RowFormat::WithTrained passes to a loop: the format of its rows, always
+// inlined. It reads as RowFormat does, and writes what a step has computed.
+template <typename Widening, typename Type>
+class TrainedFormat {
+ public:
+  explicit TrainedFormat(const RowFormat& format) : format_(format) {}
+
+  int dim() const { return format_.dim(); }
+  int value_words() const { return kIsNarrow ? (dim() + 1) / 2 : dim(); }
+  int slot_words(int width) const { return format_.slot_words(width); }
+
+  inline __attribute__((always_inline)) void ReadValue(const float* row,
+                                                       float* value) const {
+    if constexpr (kIsNarrow) {
+      Widen<Type>(row, dim(), value);
+    } else {
+      CopyRow(row, dim(), value);
+    }
+  }
+  inline __attribute__((always_inline)) void ReadSlot(const float* slot,
+                                                      int width,
+                                                      float* to) const {
+    if (!format_.IsNarrowSlot(width)) return CopyRow(slot, width, to);
+    Widen<ToBFloat16>(slot, width, to);
+  }
+
+  // Makes `value` (dim) that of a row, rounded stochastically. noise:
+  // RowFormat::NoiseOf the step.
+  inline __attribute__((always_inline)) void WriteValue(const float* value,
+                                                        uint64_t noise,
+                                                        float* row) const {
+    if constexpr (kIsNarrow) {
+      Narrow<Type>(value, noise, dim(), value_words(), row);
+    } else {
+      CopyRow(value, dim(), row);
+    }
+  }
+  // The same for a slot. number: of the slot in its row, as each has random
+  // bits of its own.
+  inline __attribute__((always_inline)) void WriteSlot(const float* from,
+                                                       int width, size_t number,
+                                                       uint64_t noise,
+                                                       float* slot) const {
+    if (!format_.IsNarrowSlot(width)) return CopyRow(from, width, slot);
+    const uint64_t own = MixKey(static_cast<int64_t>(noise + number + 1));
+    Narrow<ToBFloat16>(from, own, width, slot_words(width), slot);
+  }
+
+ private:
+  static constexpr bool kIsNarrow = !std::is_same_v<Type, FloatValues>;
+
+  template <typename Of>
+  static inline __attribute__((always_inline)) void Widen(const float* from,
+                                                          int n, float* to) {
+    if constexpr (std::is_same_v<Of, ToHalf>) {
+      WidenHalves<Widening>(RowFormat::NarrowOf(from), n, to);
+    } else {
+      WidenBFloat16s<Widening>(RowFormat::NarrowOf(from), n, to);
+    }
+  }
+  // The rest of the last word is zero.
+  template <typename Of>
+  static inline __attribute__((always_inline)) void Narrow(const float* from,
+                                                           uint64_t noise,
+                                                           int n, int words,
+                                                           float* to) {
+    to[words - 1] = 0.0f;
+    NarrowAll<Widening, Of, Stochastically>(from, noise, n,
+                                            RowFormat::NarrowOf(to));
+  }
+
+  const RowFormat format_;
 };
 
 // The values of rows as floats, one at a time.

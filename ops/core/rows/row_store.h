@@ -83,26 +83,37 @@ class RowStore {
   }
   // wide = the value and the first n slots of a row, as floats.
   void ReadRow(const float* row, size_t n_slots, float* wide) const {
-    format_.ReadValue(row, wide);
-    row += format_.value_words();
-    wide += format_.dim();
-    for (auto slot = slots_.begin(); slot != SlotsEnd(n_slots); ++slot) {
-      format_.ReadSlot(row, slot->width, wide);
-      row += format_.slot_words(slot->width);
-      wide += slot->width;
+    ReadRow(format_, row, n_slots, wide);
+  }
+  // The same, for loops: format is what RowFormat::WithTrained gives.
+  template <typename Format>
+  inline __attribute__((always_inline)) void ReadRow(const Format& format,
+                                                     const float* row,
+                                                     size_t n_slots,
+                                                     float* wide) const {
+    format.ReadValue(row, wide);
+    row += format.value_words();
+    wide += format.dim();
+    for (size_t s = 0; s < n_slots; ++s) {
+      const int width = slots_[s].width;
+      format.ReadSlot(row, width, wide);
+      row += format.slot_words(width);
+      wide += width;
     }
   }
   // The opposite, for what a step has computed: rounded stochastically. noise:
   // RowFormat::NoiseOf the step.
-  void WriteTrainedRow(const float* wide, size_t n_slots, uint64_t noise,
-                       float* row) const {
-    format_.WriteTrained(wide, noise, row);
-    row += format_.value_words();
-    wide += format_.dim();
+  template <typename Format>
+  inline __attribute__((always_inline)) void WriteTrainedRow(
+      const Format& format, const float* wide, size_t n_slots, uint64_t noise,
+      float* row) const {
+    format.WriteValue(wide, noise, row);
+    row += format.value_words();
+    wide += format.dim();
     for (size_t s = 0; s < n_slots; ++s) {
       const int width = slots_[s].width;
-      format_.WriteTrainedSlot(wide, width, s, noise, row);
-      row += format_.slot_words(width);
+      format.WriteSlot(wide, width, s, noise, row);
+      row += format.slot_words(width);
       wide += width;
     }
   }

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "ops/core/base/cpu_memory.h"
+#include "ops/core/base/float8.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/filter/sketch.h"
 #include "ops/core/index/hash_index.h"
@@ -215,30 +216,39 @@ class GradientsOfList {
 
 // The two ways to get at rows have the same methods:
 //   is_full     whether Close must come before the next Open
-//   Open        the value of a key's row, then its slots, as floats
+//   Open        the value of key u's row, then its slots, as floats
 //   Close       stores all opened rows after their update
 
 // Rows of floats are updated where they are.
 class RowsInPlace {
  public:
-  explicit RowsInPlace(const RowStore& store) : view_(store.view()) {}
+  RowsInPlace(const GroupPlan& plan, const RowStore& store)
+      : rows_(plan.rows), view_(store.view()) {}
 
   static constexpr bool is_full() { return false; }
-  float* Open(uint32_t row, int64_t, EntryRef) const { return view_.Row(row); }
+  float* Open(uint32_t u) const { return view_.Row(rows_[u]); }
   void Close() const {}
 
  private:
+  const uint32_t* const rows_;
   const RowArena::View view_;
 };
 
 // Rows with values or slots of 16 bits are widened, and rounded when they are
-// closed. A row that no gradient has changed stays as it is.
+// closed. A row that no gradient has changed stays as it is. Each key that has
+// a row is opened once, in order, before its entry is stamped.
 class WidenedRows {
  public:
-  // wide (kWideFloats): memory for opened rows.
-  WidenedRows(const RowStore& store, const RowUpdate& update, int64_t version,
-              float* wide)
-      : store_(store),
+  // wide (kWideFloats): memory for opened rows. tile_rows: the most rows that
+  // are opened before Close.
+  WidenedRows(const KeyGroup& group, const GroupPlan& plan,
+              const RowStore& store, const RowUpdate& update, int64_t version,
+              size_t tile_rows, float* wide)
+      : keys_(group.keys),
+        size_(group.size),
+        entries_(plan.entries),
+        rows_(plan.rows),
+        store_(store),
         view_(store.view()),
         version_(version),
         wide_(wide),
@@ -247,37 +257,63 @@ class WidenedRows {
     for (size_t s = 0; s < n_slots_; ++s) {
       stride_ += static_cast<size_t>(store.slots()[s].width);
     }
-    most_ = std::min(kTileRows, kWideFloats / stride_);
+    // Rows begin at a multiple of a Float8, as loads and stores of one line are
+    // faster.
+    stride_ = (stride_ + kFloat8 - 1) / kFloat8 * kFloat8;
+    most_ = std::min(tile_rows, kWideFloats / stride_);
   }
 
   bool is_full() const { return n_ == most_; }
 
-  float* Open(uint32_t row, int64_t key, EntryRef entry) {
-    float* const stored = view_.Row(row);
-    float* const wide = wide_ + n_ * stride_;
-    store_.ReadRow(stored, n_slots_, wide);
-    stored_[n_] = stored;
-    noise_[n_++] = store_.format().NoiseOf(key, version_, entry.count());
-    return wide;
+  float* Open(uint32_t u) {
+    if (n_ == n_widened_) WidenFrom(u);
+    return wide_ + n_++ * stride_;
   }
 
   void Close() {
-    for (size_t i = 0; i < n_; ++i) {
-      store_.WriteTrainedRow(wide_ + i * stride_, n_slots_, noise_[i],
-                             stored_[i]);
-    }
-    n_ = 0;
+    store_.format().WithTrained([this](
+        const auto& format) __attribute__((always_inline)) {
+      const float* wide = wide_;
+      for (size_t i = 0, n = n_; i < n; ++i, wide += stride_) {
+        store_.WriteTrainedRow(format, wide, n_slots_, noise_[i], stored_[i]);
+      }
+    });
+    n_ = n_widened_ = 0;
   }
 
  private:
+  // Widens the rows of key u and the next ones, fewer than are prefetched. None
+  // is left when the tile is full.
+  void WidenFrom(uint32_t u) {
+    const uint32_t end = std::min(size_, u + kRowsAhead / 2);
+    const size_t first = n_widened_;
+    for (; u < end && n_widened_ < most_; ++u) {
+      if (rows_[u] == HashIndex::kNoRow) continue;
+      stored_[n_widened_] = view_.Row(rows_[u]);
+      noise_[n_widened_++] =
+          store_.format().NoiseOf(keys_[u], version_, entries_[u].count());
+    }
+    store_.format().WithTrained(
+        [ this, first ](const auto& format) __attribute__((always_inline)) {
+          for (size_t i = first; i < n_widened_; ++i) {
+            store_.ReadRow(format, stored_[i], n_slots_, wide_ + i * stride_);
+          }
+        });
+  }
+
+  const int64_t* const keys_;
+  const uint32_t size_;
+  const EntryRef* const entries_;
+  const uint32_t* const rows_;
   const RowStore& store_;
   const RowArena::View view_;
   const int64_t version_;
   float* const wide_;
   const size_t n_slots_;  // The slots that the rule updates.
-  size_t stride_;         // The floats of a widened row.
+  size_t stride_;         // Floats from one widened row to the next.
   size_t most_ = 0;
-  size_t n_ = 0;  // Opened rows.
+  size_t n_ = 0;          // Opened rows.
+  size_t n_widened_ = 0;  // These and the next ones.
   float* stored_[kTileRows];
   uint64_t noise_[kTileRows];
 };
@@ -422,11 +458,14 @@ void RowUpdater::UpdateByKey(int g) {
 template <bool kAllHaveRows, typename Gradients>
 void RowUpdater::UpdateWith(int g, Gradients gradients) {
   if (updates_floats()) {
-    return UpdateOpened<kAllHaveRows>(g, gradients, RowsInPlace(store_));
+    return UpdateOpened<kAllHaveRows>(g, gradients,
+                                      RowsInPlace(plan_[g], store_));
   }
   alignas(kCacheLine) float wide[kWideFloats];
   UpdateOpened<kAllHaveRows>(
-      g, gradients, WidenedRows(store_, *update_, batch_.version, wide));
+      g, gradients,
+      WidenedRows(keys_[g], plan_[g], store_, *update_, batch_.version,
+                  gradients.tile_rows(), wide));
 }
 
 template <bool kAllHaveRows, typename Gradients, typename Rows>
@@ -461,7 +500,7 @@ void RowUpdater::UpdateOpened(int g, Gradients gradients, Rows opened) {
     float* row = nullptr;
     if (has_row(u)) {
       if (opened.is_full()) flush();
-      row = opened.Open(rows[u], group.keys[u], entries[u]);
+      row = opened.Open(u);
       if (decay.is_on()) {
         const int64_t last = entries[u].version();
         RowDecay::Apply(decay.Part(last, batch_.version), dim, row);
@@ -474,7 +513,7 @@ void RowUpdater::UpdateOpened(int g, Gradients gradients, Rows opened) {
     at = end;
   }
   gradients.AddRestTo([&](uint32_t u, const float* grad) {
-    if (has_row(u)) add(opened.Open(rows[u], group.keys[u], entries[u]), grad);
+    if (has_row(u)) add(opened.Open(u), grad);
   });
   flush();
 }

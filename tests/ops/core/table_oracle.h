@@ -227,17 +227,21 @@ class TableOracle {
   }
   // Rounds a row that a step has computed.
   void RoundTrained(uint64_t noise, float* row) const {
-    std::vector<float> stored(dim_);
-    format_.WriteTrained(row, noise, stored.data());
-    format_.ReadValue(stored.data(), row);
-    row += dim_;
-    for (size_t s = 0; s < slots_.size(); ++s) {
-      const int width = slots_[s].width;
-      stored.resize(width);
-      format_.WriteTrainedSlot(row, width, s, noise, stored.data());
-      format_.ReadSlot(stored.data(), width, row);
-      row += width;
-    }
+    format_.WithTrained([&](
+        const auto& trained) __attribute__((always_inline)) {
+      float* part = row;
+      std::vector<float> stored(dim_);
+      trained.WriteValue(part, noise, stored.data());
+      format_.ReadValue(stored.data(), part);
+      part += dim_;
+      for (size_t s = 0; s < slots_.size(); ++s) {
+        const int width = slots_[s].width;
+        stored.resize(width);
+        trained.WriteSlot(part, width, s, noise, stored.data());
+        format_.ReadSlot(stored.data(), width, part);
+        part += width;
+      }
+    });
   }
   void Extend(const SlotSpec& slot, std::vector<float>* row) const {
     row->insert(row->end(), slot.width, slot.initial);

@@ -13,15 +13,24 @@ namespace {
 
 constexpr ValueSpec kNarrowSlots = {ValueType::kFloat32, 7, true};
 
-// What a slot reads after WriteTrainedSlot(from).
+// What a slot reads after a step has written `from`.
 std::vector<float> Trained(const RowFormat& format,
                            const std::vector<float>& from, size_t number,
                            uint64_t noise) {
   const int width = static_cast<int>(from.size());
   std::vector<float> stored(format.slot_words(width), 1.0f), read(width);
-  format.WriteTrainedSlot(from.data(), width, number, noise, stored.data());
+  format.WithTrained([&](const auto& trained) __attribute__((always_inline)) {
+    trained.WriteSlot(from.data(), width, number, noise, stored.data());
+  });
   format.ReadSlot(stored.data(), width, read.data());
   return read;
+}
+
+void WriteTrained(const RowFormat& format, const std::vector<float>& value,
+                  uint64_t noise, float* row) {
+  format.WithTrained([&](const auto& trained) __attribute__((always_inline)) {
+    trained.WriteValue(value.data(), noise, row);
+  });
 }
 
 TEST(NarrowSlotsFillHalfOfTheWordsAndTheRestOfTheLastWordIsZero) {
@@ -51,8 +60,30 @@ TEST(ValuesOfFloatsAreStoredAsTheyAre) {
   EXPECT_TRUE(!format.is_narrow());
   const std::vector<float> value(3, 1.0f / 3);
   std::vector<float> row(3);
-  format.WriteTrained(value.data(), 9, row.data());
+  WriteTrained(format, value, 9, row.data());
   EXPECT_TRUE(row == value);
+}
+
+TEST(TrainedRowsReadAsOthersAndTheRestOfTheLastWordIsZero) {
+  for (const ValueType type :
+       {ValueType::kFloat32, ValueType::kBFloat16, ValueType::kHalf}) {
+    for (int dim = 1; dim <= 20; ++dim) {
+      const RowFormat format(dim, {type, 7, true});
+      std::vector<float> value(dim, -0.375f), row(format.value_words(), 1.0f);
+      WriteTrained(format, value, 9, row.data());
+      std::vector<float> read(dim), trained_read(dim);
+      format.ReadValue(row.data(), read.data());
+      format.WithTrained([&](
+          const auto& trained) __attribute__((always_inline)) {
+        EXPECT_EQ(trained.value_words(), format.value_words());
+        trained.ReadValue(row.data(), trained_read.data());
+      });
+      EXPECT_TRUE(read == value);
+      EXPECT_TRUE(trained_read == value);
+      if (type == ValueType::kFloat32 || dim % 2 == 0) continue;
+      EXPECT_EQ(reinterpret_cast<const NarrowFloat*>(row.data())[dim], 0);
+    }
+  }
 }
 
 TEST(EachSlotHasRandomBitsOfItsOwnAndTheMeanOfRoundedNumbersIsRight) {
@@ -61,7 +92,7 @@ TEST(EachSlotHasRandomBitsOfItsOwnAndTheMeanOfRoundedNumbersIsRight) {
   // In the middle between two neighbours.
   const std::vector<float> slot(kWidth, 1.0f + 1.0f / 256);
   std::vector<float> row(kWidth / 2), value(kWidth);
-  format.WriteTrained(slot.data(), 3, row.data());
+  WriteTrained(format, slot, 3, row.data());
   format.ReadValue(row.data(), value.data());
   const std::vector<float> first = Trained(format, slot, 0, 3);
   EXPECT_TRUE(first == Trained(format, slot, 0, 3));
