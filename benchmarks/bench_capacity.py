@@ -11,7 +11,7 @@ Hits: the share of occurrences whose id has a row, over 400 steps of 2000 ids on
 rows, against a cache in Python that evicts, after each step, the coldest rows of the whole table.
 "Zipf": p(rank) ~ rank^-1.1. "drifting": the same, and each step 10 ids come into fashion.
 
-Memory: the bytes of the table after 2,000 and 20,000 steps in which 100 new ids replace old ones.
+Memory: the bytes of the table after 10,000 and 100,000 steps in which 100 new ids replace old ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, ZIPF_Q, ZI
 CAPACITY, IDS = 1_000_000, 5_000_000
 _WARM_UP = 10
 _SMALL, _STEPS, _IDS_A_STEP, _DRIFT = 20_000, 400, 2000, 10
-_LONG = 20_000
+_LONG = 100_000
 _POLICIES = ("lfu", "lru")
 
 

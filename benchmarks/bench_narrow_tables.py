@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures tables of 16-bit vectors against float32: train steps, lookups and memory.
 
-    python -m benchmarks.bench_narrow_tables [--sizes 1000000 50000000] [--rounds 9]
-        [--output FILE.json]
+    python -m benchmarks.bench_narrow_tables [--tables 1000000x16 50000000x16 10000000x64]
+        [--rounds 9] [--output FILE.json]
 
 Batches, model and measurement are those of bench_table.py, with both of its key distributions. A
-system is a type of vectors and the rule that trains them; all of one size are processes of one
-run. With more than 10M rows, only the first two are measured. With 50M rows, they need 14 GB of
-memory together.
+table is given by its rows and its dimension. A system is a type of vectors and the rule that trains
+them; all of one table are processes of one run. Of a table with 10M rows or more, only the first
+two are measured. With 50M rows of dim 16, they need 14 GB of memory together.
 
 Columns: ms: a step, median. ratio: speed over that of float32 with Adagrad, median over the rounds,
 with quartiles. The bytes of a row are the memory of the whole table, index included, over its rows.
@@ -16,14 +16,14 @@ with quartiles. The bytes of a row are the memory of the whole table, index incl
 from __future__ import annotations
 
 import statistics
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
 from benchmarks import bench_table, result_file
 from benchmarks import rounds as rounds_lib
 
-SIZES = (1_000_000, 50_000_000)
+TABLES = ((1_000_000, 16), (50_000_000, 16), (10_000_000, 64))
 EXPONENTS = (1.1, 1.25)
 WHATS = ("train", "lookup")
 # By name, the type of vectors and the rule. The others are compared with the first one.
@@ -37,28 +37,28 @@ SYSTEMS = {
     )
 }
 FIRST, NARROW, *_ = SYSTEMS
-# The most rows of which all systems are in memory at once.
-_ROWS_OF_ALL = 10_000_000
+# With so many rows, not all systems are in memory at once.
+_MANY_ROWS = 10_000_000
 
 
 def systems_of(rows: int) -> List[str]:
     """The systems that are measured with tables of so many rows."""
-    return list(SYSTEMS) if rows <= _ROWS_OF_ALL else [FIRST, NARROW]
+    return list(SYSTEMS) if rows < _MANY_ROWS else [FIRST, NARROW]
 
 
-def build(system: str, rows: int, batches: np.ndarray) -> Dict[str, Callable[[], Any]]:
+def build(system: str, rows: int, dim: int, batches: np.ndarray) -> Dict[str, Callable[[], Any]]:
     """Builds a system for rounds.alternate, in its own process."""
     value_dtype, rule = SYSTEMS[system]
-    run = bench_table.start(bench_table.table_system(rows, batches, rule, value_dtype))
+    run = bench_table.start(bench_table.table_system(rows, batches, rule, value_dtype, dim))
     return {**run, "ready": lambda: int(run["memory"]()) / rows}
 
 
-def measure(rows: int, exponent: float, rounds: int, steps: int) -> Dict[str, Any]:
-    """Measures one size and key distribution, prints its table and returns the raw result."""
+def measure(rows: int, dim: int, exponent: float, rounds: int, steps: int) -> Dict[str, Any]:
+    """Measures one table and key distribution, prints its figures and returns the raw result."""
     batches = bench_table.zipf_batches(rows, exponent=exponent)
     bytes_a_row: Dict[str, float] = {}
     seconds = rounds_lib.alternate(
-        {system: (build, (system, rows, batches)) for system in systems_of(rows)},
+        {system: (build, (system, rows, dim, batches)) for system in systems_of(rows)},
         WHATS,
         rounds,
         steps,
@@ -66,7 +66,7 @@ def measure(rows: int, exponent: float, rounds: int, steps: int) -> Dict[str, An
         said=bytes_a_row,
     )
     unique = statistics.mean(len(np.unique(batch)) / batch.size for batch in batches)
-    print(f"\n{rows:,} rows, exponent {exponent}, {unique:.2f} distinct")
+    print(f"\n{rows:,} rows of dim {dim}, exponent {exponent}, {unique:.2f} distinct")
     print(f"{'':14}{'system':28}{'ms':>8}   ratio (quartiles)")
     ratios: Dict[str, Dict[str, float]] = {}
     for what, by_system in seconds.items():
@@ -76,6 +76,7 @@ def measure(rows: int, exponent: float, rounds: int, steps: int) -> Dict[str, An
             print(f"{what:14}{system:28}{statistics.median(times) * 1e3:8.2f}   {ratio}")
     return {
         "rows": rows,
+        "dim": dim,
         "exponent": exponent,
         "unique_share": round(unique, 4),
         "bytes_a_row": bytes_a_row,
@@ -84,21 +85,31 @@ def measure(rows: int, exponent: float, rounds: int, steps: int) -> Dict[str, An
     }
 
 
+def rows_and_dim(text: str) -> Tuple[int, int]:
+    """Reads a table of the command line.
+
+    Example:
+      >>> rows_and_dim("1000000x16")
+      (1000000, 16)
+    """
+    rows, dim = map(int, text.split("x"))
+    return rows, dim
+
+
 def main() -> None:
     parser = result_file.parser(__doc__, rounds=9, steps=60)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows of the tables")
+    parser.add_argument("--tables", type=rows_and_dim, nargs="+", default=TABLES)
     parser.add_argument("--exponents", type=float, nargs="+", default=EXPONENTS)
     args = parser.parse_args()
     result: Dict[str, Any] = {
         "batch": [bench_table.BATCH, bench_table.FIELDS],
-        "dim": bench_table.DIM,
         "rounds": args.rounds,
         "steps_per_round": args.steps,
         "results": [],
     }
-    for rows in args.sizes:
+    for rows, dim in args.tables:
         for exponent in args.exponents:
-            result["results"].append(measure(rows, exponent, args.rounds, args.steps))
+            result["results"].append(measure(rows, dim, exponent, args.rounds, args.steps))
             result_file.write(args.output, result)
 
 

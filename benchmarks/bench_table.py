@@ -71,6 +71,7 @@ def _steps_of(
     embed: Callable[[tf.Tensor], Tuple[tf.Tensor, List[Any]]],
     optimizer: tf.train.Optimizer,
     batches: np.ndarray,
+    dim: int = DIM,
 ) -> Dict[str, tf.Operation]:
     """Returns the steps of one system."""
     import tensorflow.compat.v1 as tf
@@ -80,7 +81,7 @@ def _steps_of(
     )
     ids = tf.constant(batches)[tf.math.floormod(next_batch.assign_add(1), NUM_BATCHES)]
     values, variables = embed(ids)
-    noise = np.random.default_rng(1).normal(size=(*batches.shape[1:], DIM)).astype(np.float32)
+    noise = np.random.default_rng(1).normal(size=(*batches.shape[1:], dim)).astype(np.float32)
     # It needs the values: TensorFlow prunes a gather that nothing reads.
     gradient = values + noise
     train = optimizer.minimize(values, var_list=variables, grad_loss=gradient)
@@ -132,7 +133,11 @@ def fill_op(table: rec.EmbeddingTable, keys: tf.Tensor, rule: str = "Adagrad") -
 
 
 def table_system(
-    rows: int, batches: np.ndarray, rule: str = "Adagrad", value_dtype: str = "float32"
+    rows: int,
+    batches: np.ndarray,
+    rule: str = "Adagrad",
+    value_dtype: str = "float32",
+    dim: int = DIM,
 ) -> System:
     """A table of rec_estimator. Its steps also have "memory": the bytes of the table.
 
@@ -141,6 +146,7 @@ def table_system(
       batches: Ids, int64 [NUM_BATCHES, batch, FIELDS].
       rule: The rule that trains it, one of SLOT_WIDTHS.
       value_dtype: Name of the type in which vectors are stored.
+      dim: Numbers of a vector.
     """
     import tensorflow.compat.v1 as tf
 
@@ -148,12 +154,14 @@ def table_system(
 
     table = rec.get_embedding_variable(
         "table",
-        DIM,
+        dim,
         initializer=tf.random_uniform_initializer(-0.05, 0.05),
         value_dtype=tf.as_dtype(value_dtype),
     )
     optimizer = getattr(rec.optimizers, f"{rule}Optimizer")(LEARNING_RATE)
-    steps = _steps_of(lambda ids: (rec.embedding_lookup(table, ids), [table]), optimizer, batches)
+    steps = _steps_of(
+        lambda ids: (rec.embedding_lookup(table, ids), [table]), optimizer, batches, dim
+    )
     keys = tf.placeholder(tf.int64, [None])
     fill = fill_op(table, keys, rule)
     return System(

@@ -154,6 +154,34 @@ def _distinct(one: Result) -> List[str]:
     return [f"{share:.0%} distinct" for share in one["unique_share"].values()]
 
 
+@figure(PAGE, "bench_torch")
+def torch(found: Result) -> str:
+    """Tables and models beside PyTorch with FBGEMM's tables, of bench_torch.py."""
+    rows = []
+
+    def add(name: str, one: Result, what: str) -> None:
+        for system, ratio in one["ratios"][what].items():
+            wall, cpu = one["seconds_per_step"][what], one["ratios"][f"{what}, CPU"][system]
+            times = {"ours": wall["rec_estimator"][1], "theirs": wall[system][1]}
+            shown = name + system.replace("fbgemm", "").replace(", float", ", FBGEMM has float")
+            rows.append({"name": shown.replace(" + ", ", "), **times, "wall": ratio, "cpu": cpu})
+
+    for what, words in STEPS.items():
+        for one in found["tables"]:
+            rows_of = f"{one['value_dtype']}, {one['rule']}"
+            add(f"one table, {words}, {rows_of}, {one['unique_share']:.0%} distinct", one, what)
+    for one in found["models"]:
+        add(f"{MODELS[one['model']]}, batch {one['batch']:,}", one, "train")
+    columns = {
+        "": "{name}",
+        "rec_estimator": "{ours:.2f ms}",
+        "FBGEMM": "{theirs:.2f ms}",
+        "times as fast": "{wall:.2f}",
+        "in CPU time": "{cpu:.2f}",
+    }
+    return by_row(rows, columns)
+
+
 @figure(PAGE, "core_speed")
 def core_speed(found: Result) -> str:
     """Millions of keys a second, and bytes of a key, of bench_embedding_table.cc."""

@@ -5,8 +5,8 @@ import collections
 import statistics
 from typing import Any, Dict, List
 
-from benchmarks import bench_distributed, bench_pipeline
-from benchmarks.columns import NONE, by_line, by_row, figure, fill
+from benchmarks import bench_distributed, bench_narrow_tables, bench_pipeline
+from benchmarks.columns import NONE, by_line, by_row, figure, fill, table
 
 Result = Dict[str, Any]
 
@@ -360,3 +360,26 @@ def group_lookups(found: Result) -> str:
         times.setdefault(one["tables"], []).append(one["group_over_single"]["time"])
     shares = [f"{min(of):.2f} to {max(of):.2f} for {n} tables" for n, of in times.items() if n > 2]
     return f"Fused lookups take this part of the time of ops of their own: {', '.join(shares)}."
+
+
+@figure("docs/small_tables.md", "bench_narrow_tables")
+def narrow_tables(found: Result) -> str:
+    first, *others = bench_narrow_tables.SYSTEMS
+
+    def cells(values: Dict[str, str]) -> List[str]:
+        return [values.get(system, NONE) for system in others]
+
+    def named(one: Result) -> str:
+        return f"{one['rows'] // 1_000_000}M rows of dim {one['dim']}"
+
+    lines = []
+    for name, of in {named(one): one["bytes_a_row"] for one in found["results"]}.items():
+        shares = {system: f"{of[system] / of[first]:.2f}" for system in of}
+        lines.append([f"memory of {name}", *cells(shares)])
+    for what, words in (("train", "train step"), ("lookup", "lookup")):
+        for one in found["results"]:
+            wall, cpu = one["ratios"][what], one["ratios"][f"{what}, CPU"]
+            speeds = {system: f"{wall[system]:.2f} ({cpu[system]:.2f})" for system in wall}
+            name = f"{named(one)}, {one['unique_share']:.0%} distinct"
+            lines.append([f"speed of a {words}, {name}", *cells(speeds)])
+    return table(["", *(system.replace(" + ", ", ") for system in others)], lines)
