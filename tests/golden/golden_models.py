@@ -108,12 +108,19 @@ class TimedTable:
             session.run(self._train, {self._keys: [key], self._now: now})
 
 
+# The types of values and slots of small tables, by the table's name.
+SMALL_DTYPES = {
+    "bfloat16": (tf.bfloat16, tf.float32),
+    "float16": (tf.float16, tf.float32),
+    "slots": (tf.float32, tf.bfloat16),
+}
+
+
 class SmallTables:
-    """Tables of values of 16 bits, and steps whose rounding has the same bits everywhere.
+    """Tables of values or slots of 16 bits, and steps whose rounding has the same bits everywhere.
 
     Attributes:
       initialize: The op that initializes all variables.
-      exports: A TableExport for each table, by its name, which is that of its type.
     """
 
     def __init__(self):
@@ -121,18 +128,18 @@ class SmallTables:
         init = rec.InitializerOption(tf.constant_initializer(VALUE), 2)
         tables = [
             rec.get_embedding_variable(
-                dtype.name,
+                name,
                 5,
-                value_dtype=dtype,
+                value_dtype=value_dtype,
+                slot_dtype=slot_dtype,
                 ev_option=rec.EmbeddingVariableOption(init_option=init),
             )
-            for dtype in (tf.bfloat16, tf.float16)
+            for name, (value_dtype, slot_dtype) in SMALL_DTYPES.items()
         ]
         vectors = [rec.embedding_lookup(table, self._keys) for table in tables]
         step = tf.train.get_or_create_global_step()
         optimizer = rec.optimizers.AdagradOptimizer(0.1)
         self._train = optimizer.minimize(tf.add_n(list(map(tf.reduce_sum, vectors))), step)
-        self.exports = {table.name: table.export() for table in tables}
         self.initialize = tf.global_variables_initializer()
 
     def train(self, session):

@@ -26,6 +26,11 @@ def stored(folder, step):
     return dict(np.load(folder / "checkpoints" / f"contents-{step}.npz"))
 
 
+def checkpoint_contents(prefix):
+    reader = tf.train.load_checkpoint(prefix)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
 def test_the_oldest_and_the_newest_release_have_files():
     assert [folder.name for folder in FOLDERS] == ["2.15", "2.21"]
 
@@ -71,21 +76,25 @@ def test_a_table_that_evicts_by_seconds_finds_the_unit_and_the_time_of_its_keys(
     assert (keys.tolist(), rows.tolist()) == ([2], [[golden_models.VALUE] * 2])
 
 
-def test_values_of_16_bits_are_read_and_trained_to_the_same_bits(folder):
-    prefix = str(folder / "small" / "model.ckpt")
-    reader = tf.train.load_checkpoint(prefix)
+def test_numbers_of_16_bits_are_read_and_trained_to_the_same_bits(folder, tmp_path):
+    prefixes = [str(folder / "small" / "model.ckpt"), str(tmp_path / "read"), str(tmp_path / "new")]
+    golden, read, new = prefixes
     with tf.Session() as session:
         model = golden_models.SmallTables()
+        saver = rec.Saver()
         session.run(model.initialize)
         model.train(session)
-        trained = session.run(model.exports)
-        rec.Saver().restore(session, prefix)
-        restored = session.run(model.exports)
-    for name, rows in trained.items():
-        stored = reader.get_tensor(f"{name}-values")
-        assert stored.dtype == tf.as_dtype(name).as_numpy_dtype
-        np.testing.assert_array_equal(stored.astype(np.float32), rows.values)
-        np.testing.assert_array_equal(restored[name].values, rows.values)
+        saver.save(session, new)
+        session.run(model.initialize)
+        saver.restore(session, golden)
+        saver.save(session, read)
+    contents, *others = map(checkpoint_contents, prefixes)
+    for name, (value_dtype, slot_dtype) in golden_models.SMALL_DTYPES.items():
+        assert contents[f"{name}-values"].dtype == value_dtype.as_numpy_dtype
+        assert contents[f"{name}/Adagrad-values"].dtype == slot_dtype.as_numpy_dtype
+    for other in others:
+        assert other.keys() == contents.keys()
+        assert all(other[name].tobytes() == contents[name].tobytes() for name in contents)
 
 
 @pytest.mark.parametrize("form", ["saved_model", "portable"])

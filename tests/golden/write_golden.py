@@ -5,7 +5,7 @@
 
     checkpoints/      a whole checkpoint and two deltas, what the tables held at each of them
     timed/            a checkpoint of a table that evicts by seconds
-    small/            a checkpoint of tables of values of 16 bits
+    small/            a checkpoint of tables of values or slots of 16 bits
     saved_model/      an export of RecEstimator
     portable/         the same export with TensorFlow's own ops only
     predictions.npz   what the Estimator predicted for golden_models.REQUEST
