@@ -45,6 +45,20 @@ def test_an_unknown_key_reads_the_nearest_numbers_to_its_initial_vector(dtype):
 
 
 @NARROW
+def test_a_cast_of_trained_and_unknown_vectors_loses_nothing(dtype):
+    table = make_table(dtype)
+    train = trainer(table, adagrad())
+    (keys, gradients), *_ = random_batches(1)
+    vectors = rec.embedding_lookup(table, tf.constant([*keys, *KEYS], tf.int64))
+    narrow = tf.cast(vectors, dtype)
+    with initialized_session() as session:
+        train(session, keys, gradients)
+        read, cast = session.run([vectors, narrow])
+    assert cast.dtype == dtype.as_numpy_dtype
+    np.testing.assert_array_equal(cast.astype(np.float32), read)
+
+
+@NARROW
 @pytest.mark.parametrize("dim", [DIM, 16])
 def test_a_step_has_the_bits_of_numpy(dtype, dim):
     table = make_table(dtype, dim)
