@@ -19,6 +19,8 @@ constexpr size_t kRowsAhead = 12;
 // Free rows that are not given back: a part of the rows, and a number.
 constexpr int64_t kFreePart = 16;
 constexpr int64_t kLeastFree = 1024;
+// A step's occurrences are forgotten by this part with each later step.
+constexpr int64_t kForgottenPart = 32;
 
 // Windows that a step scans besides those that its own rows ask for.
 constexpr int64_t kFewWindows = 4;
@@ -106,7 +108,9 @@ void Capacity::EvictFrom(EvictionWindow* window, int64_t now) {
 }
 
 void Capacity::GiveBack(int64_t occurrences) {
-  const int64_t needed = stripes_.n_rows() + occurrences;
+  most_occurrences_ -= most_occurrences_ / kForgottenPart;
+  most_occurrences_ = std::max(most_occurrences_, occurrences);
+  const int64_t needed = stripes_.n_rows() + most_occurrences_;
   const int64_t free = static_cast<int64_t>(store_.arena().taken()) - needed;
   if (free < std::max(needed / kFreePart, kLeastFree)) return;
   try {
@@ -129,9 +133,7 @@ Capacity::Trim::Trim(Capacity* capacity, int64_t occurrences, int64_t shared,
 }
 
 Capacity::Trim::~Trim() {
-  if (lock_.owns_lock() && capacity_.budget_ != nullptr) {
-    capacity_.GiveBack(occurrences_);
-  }
+  if (lock_.owns_lock()) capacity_.GiveBack(occurrences_);
 }
 
 int64_t Capacity::Trim::PlanRound() {

@@ -29,13 +29,12 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/evict/cold_rows.h"
-#include "ops/core/evict/held_keys.h"
 #include "ops/core/evict/memory_budget.h"
 #include "ops/core/evict/window_plan.h"
 #include "ops/core/rows/row_store.h"
 #include "ops/core/rows/table_spec.h"
+#include "ops/core/stripes/held_keys.h"
 #include "ops/core/stripes/stripe_set.h"
-#include "ops/core/tier/disk_tier.h"
 
 namespace rec_estimator {
 
@@ -67,7 +66,9 @@ class Capacity {
   // Lists the rows of a window, without held ones, and leaves those that it
   // evicts. Throws std::bad_alloc.
   void ListColdest(const EvictionWindow& window, int64_t now, ColdRows* rows);
-  // Gives the memory of free rows back, if it is much.
+  // Gives the memory of free rows back, if it is much: what another table of
+  // the budget needs, and rows that stripes kept free when they had more keys
+  // than now. Called at the end of a step with so many occurrences.
   void GiveBack(int64_t occurrences);
 
   const CapacitySpec spec_;
@@ -79,6 +80,7 @@ class Capacity {
   std::array<uint64_t, kStripes> hand_{};
   std::mutex trimming_;  // Guards what follows. Taken before other locks.
   WindowPlan plan_;
+  int64_t most_occurrences_ = 0;  // The most of late: a step takes rows first.
 };
 
 // Evicts the rows that the budget asks for, and until the table has at most
@@ -93,7 +95,7 @@ class Capacity::Trim {
   // shared: the rows that are evicted for the budget. now: the version of the
   // step. Does not wait.
   Trim(Capacity* capacity, int64_t occurrences, int64_t shared, int64_t now);
-  // Gives memory back to the tables that share it.
+  // Gives memory back.
   ~Trim();
   Trim(const Trim&) = delete;
   Trim& operator=(const Trim&) = delete;

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "ops/core/base/scratch.h"
-#include "ops/core/evict/held_keys.h"
 #include "ops/core/index/hash_index.h"
+#include "ops/core/stripes/held_keys.h"
 
 namespace rec_estimator {
 

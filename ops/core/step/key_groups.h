@@ -25,7 +25,7 @@
 #include "ops/core/base/scratch.h"
 #include "ops/core/keys/deduplicated_list.h"
 #include "ops/core/step/batch.h"
-#include "ops/core/tier/disk_tier.h"
+#include "ops/core/stripes/held_keys.h"
 
 namespace rec_estimator {
 

@@ -140,15 +140,8 @@ void PinnedRows::Add(uint32_t place, int64_t key, float* row) {
   tier_.log()->Pin(place);
 }
 
-void DiskTier::Hold(const KeyHolder* holder) {
-  const std::lock_guard<std::mutex> lock(holders_mutex_);
-  holders_.push_back(holder);
-}
-
 void DiskTier::Release(const KeyHolder* holder) {
-  const std::lock_guard<std::mutex> lock(holders_mutex_);
-  const auto found = std::find(holders_.begin(), holders_.end(), holder);
-  if (found != holders_.end()) holders_.erase(found);
+  holders_.Remove(holder);
   ahead_.EndStep();
 }
 
@@ -315,22 +308,9 @@ void DiskTier::ListAhead(const std::vector<KeySpan>& lists,
 
 // ---------------------------------------------------------------------- spill
 
-std::vector<int64_t> DiskTier::HeldIn(int stripe) const {
-  std::vector<int64_t> held;
-  const std::lock_guard<std::mutex> lock(holders_mutex_);
-  for (const KeyHolder* holder : holders_) {
-    const KeyHolder::Keys keys = holder->KeysIn(stripe);
-    for (uint32_t i = 0; i < keys.n; ++i) {
-      if (StripeNumberOf(keys.keys[i]) == stripe) held.push_back(keys.keys[i]);
-    }
-  }
-  std::sort(held.begin(), held.end());
-  return held;
-}
-
 int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
   Stripe& stripe = stripes_[number];
-  const std::vector<int64_t> held = HeldIn(number);
+  const HeldKeys held = holders_.KeysIn(uint64_t{1} << number);
   const auto wanted = static_cast<size_t>(kSample * n);
   std::vector<Victim> victims;
   EntryRef seen[kSeen];
@@ -338,10 +318,7 @@ int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
   const auto take_seen = [&] {
     for (size_t i = 0; i < n_seen; ++i) {
       const EntryRef entry = seen[i];
-      if (ahead_.IsSpared(entry.row()) ||
-          std::binary_search(held.begin(), held.end(), entry.key())) {
-        continue;
-      }
+      if (ahead_.IsSpared(entry.row()) || held.Contains(entry.key())) continue;
       victims.push_back({spec_.victims == Victims::kLeastCounted
                              ? static_cast<int64_t>(entry.count())
                              : entry.version(),

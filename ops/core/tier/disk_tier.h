@@ -50,6 +50,7 @@
 #include "ops/core/base/background_work.h"
 #include "ops/core/rows/row_store.h"
 #include "ops/core/storage/disk_log.h"
+#include "ops/core/stripes/held_keys.h"
 #include "ops/core/stripes/memory_limit.h"
 #include "ops/core/stripes/stripe_set.h"
 #include "ops/core/tier/recent_rows.h"
@@ -75,22 +76,6 @@ struct TierSpec {
 };
 
 class DiskTier;
-
-// Keys whose rows stay in memory while their holder is known to the tier.
-class KeyHolder {
- public:
-  struct Keys {
-    const int64_t* keys;
-    uint32_t n;
-  };
-  // Keys among which are all that the holder has in this stripe. Called by
-  // other threads. A holder that lists its keys later does so before it locks
-  // the stripe.
-  virtual Keys KeysIn(int stripe) const = 0;
-
- protected:
-  ~KeyHolder() = default;
-};
 
 // Rows on disk that can be read while it lives, whatever happens to their keys.
 class PinnedRows {
@@ -124,7 +109,7 @@ class DiskTier final : public RowsBeyondMemory {
   DiskTier(const DiskTier&) = delete;
   DiskTier& operator=(const DiskTier&) = delete;
 
-  void Hold(const KeyHolder* holder);
+  void Hold(const KeyHolder* holder) { holders_.Add(holder); }
   // Called at the end of a step, or of a call that changes rows like a step.
   void Release(const KeyHolder* holder);
 
@@ -232,7 +217,6 @@ class DiskTier final : public RowsBeyondMemory {
   // many it did. *is_full: the log's buffers are.
   int64_t SpillSome(int stripe, int64_t n, bool* is_full);
   // Keys of this stripe that must not be spilled, in ascending order.
-  std::vector<int64_t> HeldIn(int stripe) const;
   // Asks the tier's thread to compact as much as was spilled since.
   void AskForCompaction();
   // Moves the rows of one segment. Does nothing if that does not pay or if
@@ -274,8 +258,7 @@ class DiskTier final : public RowsBeyondMemory {
   std::mutex compacting_;  // Taken after spilling_, before a stripe's lock.
   std::atomic<int64_t> hits_{0}, misses_{0}, spills_{0};
   std::atomic<int64_t> spilled_since_{0};  // Since compaction was asked for.
-  mutable std::mutex holders_mutex_;
-  std::vector<const KeyHolder*> holders_;
+  KeyHolders holders_;
   BackgroundWork compaction_;  // Ends before the others.
 };
 

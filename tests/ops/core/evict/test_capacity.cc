@@ -115,6 +115,26 @@ TEST(WindowsOfARoundHaveNoStripeInCommonAndTheExcessOnce) {
   }
 }
 
+// A stripe keeps the rows of the most keys that it had, and each stripe has its
+// most at another time.
+TEST_WITHOUT_TSAN(AFullTableGivesTheMemoryOfFreeRowsBack) {
+  constexpr int64_t kKept = 20000, kNew = 100, kKnown = 400;
+  EmbeddingTable table(1, 0.0f, {}, Keeping(kKept, CapacitySpec::kOldest));
+  std::mt19937_64 random(1);
+  std::uniform_int_distribution<int64_t> age(1, kKept / 2);
+  int64_t most = 0;
+  for (int64_t step = 0; step < 1000; ++step) {
+    const int64_t next = kKept + step * kNew;
+    auto keys = Range(next, next + kNew);
+    for (int64_t i = 0; i < kKnown; ++i) keys.push_back(next - age(random));
+    EXPECT_TRUE(ApplyOnes(&table, keys, step));
+    most = std::max<int64_t>(most, table.parts().store->arena().taken());
+  }
+  // The rows of a step, and a 16th of all.
+  EXPECT_TRUE(most <= (kKept + kNew + kKnown) * 17 / 16);
+  EXPECT_TRUE(table.size() > kKept - kKept / 100);
+}
+
 // Two tables with limits, and two that share memory.
 Tables FullTables() {
   Tables tables;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/core/evict/held_keys.h"
+#include "ops/core/stripes/held_keys.h"
 
 #include <algorithm>
 #include <utility>
@@ -36,8 +36,11 @@ HeldKeys KeyHolders::KeysIn(uint64_t stripes) const {
       const KeyHolder::Keys keys = holder->KeysIn(__builtin_ctzll(rest));
       // A small step has one list for all stripes.
       if (keys.keys == last || keys.n == 0) continue;
-      held.insert(held.end(), keys.keys, keys.keys + keys.n);
       last = keys.keys;
+      for (uint32_t i = 0; i < keys.n; ++i) {
+        const int stripe = StripeOf(MixKey(keys.keys[i]));
+        if (stripes >> stripe & 1) held.push_back(keys.keys[i]);
+      }
     }
   }
   return HeldKeys(std::move(held));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of running steps, whose rows are not evicted.
-#ifndef REC_ESTIMATOR_OPS_CORE_EVICT_HELD_KEYS_H_
-#define REC_ESTIMATOR_OPS_CORE_EVICT_HELD_KEYS_H_
+// The keys of running steps, whose rows are neither evicted nor spilled.
+#ifndef REC_ESTIMATOR_OPS_CORE_STRIPES_HELD_KEYS_H_
+#define REC_ESTIMATOR_OPS_CORE_STRIPES_HELD_KEYS_H_
 
 #include <bitset>
 #include <cstddef>
@@ -10,9 +10,24 @@
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
-#include "ops/core/tier/disk_tier.h"
 
 namespace rec_estimator {
+
+// Keys whose rows stay in memory while their holder is one of KeyHolders.
+class KeyHolder {
+ public:
+  struct Keys {
+    const int64_t* keys;
+    uint32_t n;
+  };
+  // Keys among which are all that the holder has in this stripe. Called by
+  // other threads. A holder that lists its keys later does so before it locks
+  // the stripe.
+  virtual Keys KeysIn(int stripe) const = 0;
+
+ protected:
+  ~KeyHolder() = default;
+};
 
 // A set of keys. A bit tells most keys that are not in it.
 class HeldKeys {
@@ -47,4 +62,4 @@ class KeyHolders {
 
 }  // namespace rec_estimator
 
-#endif  // REC_ESTIMATOR_OPS_CORE_EVICT_HELD_KEYS_H_
+#endif  // REC_ESTIMATOR_OPS_CORE_STRIPES_HELD_KEYS_H_
