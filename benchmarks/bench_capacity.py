@@ -110,15 +110,15 @@ def _hits(policy: str, drift: int) -> Dict[str, float]:
     return {"table": round(found, 4), "cache": round(best, 4)}
 
 
-def _memory() -> Dict[int, int]:
-    """The bytes of the table after some numbers of steps in which all ids drift."""
-    trainer, rng = _Trainer(_SMALL, "lfu"), np.random.default_rng(12)
-    found = {}
+def _memory(policy: str) -> Dict[str, Any]:
+    """The bytes of a table after two numbers of steps in which all ids drift, and their ratio."""
+    trainer, rng = _Trainer(_SMALL, policy), np.random.default_rng(12)
+    found: Dict[str, Any] = {}
     for step in range(1, _LONG + 1):
         trainer.step(step * 100 + rng.integers(0, 10_000, 500))
         if step in (_LONG // 10, _LONG):
-            found[step] = int(trainer.stats()[1])
-    return found
+            found[str(step)] = int(trainer.stats()[1])
+    return {**found, "growth": round(found[str(_LONG)] / found[str(_LONG // 10)], 3)}
 
 
 def main() -> None:
@@ -146,7 +146,7 @@ def main() -> None:
             found = rounds_lib.in_process(_hits, policy, drift)
             hits[f"{name}/{policy}"] = found
             print(f"{name:10}{policy:5} hits {found['table']:.4f}, cache {found['cache']:.4f}")
-    memory = rounds_lib.in_process(_memory)
+    memory = {policy: rounds_lib.in_process(_memory, policy) for policy in _POLICIES}
     print(f"bytes of a table after so many steps: {memory}")
     result_file.write(
         args.output,

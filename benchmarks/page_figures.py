@@ -69,6 +69,11 @@ def capacity(found: Result) -> str:
             [text, *(hits(f"{name}/{p}", f"{name}/{p}") for p in ("lfu", "lru"))]
             for text, name in streams
         ),
+        [
+            "memory after 100,000 steps over that after 10,000",
+            "{memory[lfu][growth]:.2f}",
+            "{memory[lru][growth]:.2f}",
+        ],
     )
 
 
