@@ -130,7 +130,7 @@ def run(model_dir: str, steps: int = STEPS, modify_graph: bool = True) -> Dict[s
                 session.run([eval_data, reset_metrics])
                 for _ in range(EVAL_STEPS):
                     session.run(updates)
-                return dict(zip(LABELS, session.run(values)))
+                return dict(zip(LABELS, map(float, session.run(values))))
 
             session.run([train_data, tf.global_variables_initializer()])
             if last:

@@ -70,7 +70,7 @@ def run(model_dir: str, steps: int = STEPS, modify_graph: bool = True) -> Dict[s
         lambda: little_demo.make_dataset(EVAL_STEPS, False, modify_graph), hooks=hooks
     )
     estimator.export_saved_model(os.path.join(model_dir, "export"), serving_input_receiver_fn)
-    return result
+    return {name: value.item() for name, value in result.items()}
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
