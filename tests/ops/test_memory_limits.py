@@ -158,8 +158,10 @@ def test_no_op_ends_a_process_without_memory():
     assert len(results) == 7
     for result in results:
         assert result["same"], result
-        assert set(result["outcomes"]) == {"ok", "ResourceExhaustedError"}, result
+        assert set(result["outcomes"]) <= {"ok", "ResourceExhaustedError"}, result
         assert result["outcomes"][-1] == "ok", result
+        # Admits needs only scratch memory, and another op may have left enough (scratch.h).
+        assert result["op"] == "admits" or "ResourceExhaustedError" in result["outcomes"], result
 
 
 if __name__ == "__main__":

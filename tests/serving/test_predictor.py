@@ -117,6 +117,7 @@ def test_requests_of_threads_see_the_old_or_the_new_model_never_a_mixture(estima
             seen.add(pair)
         return True
 
+    estimator.train(input_fn, steps=1)  # The checkpoint before the last one has rows, too.
     state = tf.train.get_checkpoint_state(estimator.model_dir)
     prefixes = list(state.all_model_checkpoint_paths)[-2:]
     with estimator.predictor(receiver_fn) as predict:
