@@ -216,7 +216,6 @@ class DiskTier final : public RowsBeyondMemory {
   // Spills up to n rows of a stripe that is locked exclusively. Returns how
   // many it did. *is_full: the log's buffers are.
   int64_t SpillSome(int stripe, int64_t n, bool* is_full);
-  // Keys of this stripe that must not be spilled, in ascending order.
   // Asks the tier's thread to compact as much as was spilled since.
   void AskForCompaction();
   // Moves the rows of one segment. Does nothing if that does not pay or if
