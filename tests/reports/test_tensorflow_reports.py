@@ -29,6 +29,14 @@ def run(fetches):
         return session.run(fetches)
 
 
+def model_fn(features, labels, mode):
+    table = rec.get_embedding_variable("t", 2)
+    loss = tf.reduce_sum(rec.embedding_lookup(table, features["id"]))
+    step = tf.train.get_global_step()
+    train = rec.optimizers.AdagradOptimizer(0.1).minimize(loss, global_step=step)
+    return rec.EstimatorSpec(mode, loss=loss, train_op=train)
+
+
 # ------------------------------------------------------------------ 14851, 36359
 
 
@@ -55,13 +63,6 @@ def test_36359_weights_that_sum_to_zero_give_what_tensorflow_gives(combiner, wei
 @pytest.mark.long
 @pytest.mark.parametrize("deltas", [False, True], ids=["full", "deltas"])
 def test_16215_keep_checkpoint_max_holds_over_restarts(tmp_path, deltas):
-    def model_fn(features, labels, mode):
-        table = rec.get_embedding_variable("t", 2)
-        loss = tf.reduce_sum(rec.embedding_lookup(table, features["id"]))
-        step = tf.train.get_global_step()
-        train = rec.optimizers.AdagradOptimizer(0.1).minimize(loss, global_step=step)
-        return rec.EstimatorSpec(mode, loss=loss, train_op=train)
-
     increments = dict(save_incremental_checkpoints_steps=1) if deltas else {}
     config = rec.RunConfig(save_checkpoints_steps=2, keep_checkpoint_max=2, **increments)
     for restart in range(1, 4):
@@ -153,13 +154,6 @@ if hasattr(tf.data.experimental, "CheckpointInputPipelineHook"):  # TensorFlow 2
 
     @pytest.mark.long
     def test_24408_calls_of_train_that_save_the_state_of_the_input_see_each_sample_once(tmp_path):
-        def model_fn(features, labels, mode):
-            table = rec.get_embedding_variable("t", 2)
-            loss = tf.reduce_sum(rec.embedding_lookup(table, features["id"]))
-            step = tf.train.get_global_step()
-            train = rec.optimizers.AdagradOptimizer(0.1).minimize(loss, global_step=step)
-            return rec.EstimatorSpec(mode, loss=loss, train_op=train)
-
         def input_fn():
             return tf.data.Dataset.range(10).map(lambda i: {"id": [i]})
 
