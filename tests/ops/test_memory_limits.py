@@ -33,6 +33,18 @@ ENVIRONMENT = {
 }
 
 
+def save_and_restore(gen, table, new, bank, prefix):
+    """Returns the op that saves a table, and one that restores another from its checkpoint."""
+    named = {"tensor_names": ["t"], "bank_names": ["t/default_values"], "num_slots": [1]}
+    save = gen.rec_estimator_tables_save(
+        [table], prefix, "", key_dtypes=[tf.int64], track_changes=True, **named, **ADAGRAD
+    )
+    restore = gen.rec_estimator_table_restore(
+        new, prefix, bank, tensor_name="t", part=0, num_parts=1, **ADAGRAD
+    )
+    return save, restore
+
+
 def make_actions(gen, session, folder):
     """Returns {name: function that runs an op on all rows}, and one that reads a table."""
     bank = np.ones([2, DIM], np.float32)
@@ -54,14 +66,7 @@ def make_actions(gen, session, folder):
     )  # fmt: skip
     admits = gen.rec_estimator_table_admits(filtered, keys, keys)
     export = gen.rec_estimator_table_export(table, dim=DIM, num_slots=1, **ADAGRAD)
-    named = {"tensor_names": ["t"], "bank_names": ["t/default_values"], "num_slots": [1]}
-    prefix = str(folder / "saved")
-    save = gen.rec_estimator_tables_save(
-        [table], prefix, "", key_dtypes=[tf.int64], track_changes=True, **named, **ADAGRAD
-    )
-    restore = gen.rec_estimator_table_restore(
-        new, prefix, bank, tensor_name="t", part=0, num_parts=1, **ADAGRAD
-    )
+    save, restore = save_and_restore(gen, table, new, bank, str(folder / "saved"))
     # So many users without candidates that the op's own copy of the sizes takes 64 MB.
     sizes = tf.zeros([16 * tf.size(keys)], tf.int32)
     sample = gen.rec_estimator_sample_rows(
