@@ -60,9 +60,13 @@ std::vector<StepBatch> RawOfSameLists(const Batches& batches, int64_t version) {
 TEST(TablesThatReadOneListOfKeysHaveTheBitsOfAStepPerTable) {
   const int n_steps = testing::kUnderTsan ? 2 : 4;
   for (const size_t n : {size_t{70}, size_t{3000}, size_t{9000}}) {
-    const Tables one_by_one = MakeTables();
+    Tables one_by_one = MakeTables();
     Threads threads(4);
-    const Tables tables = MakeTables();
+    Tables tables = MakeTables();
+    if (n > 70) {  // Random rows of 4,100 floats take minutes.
+      one_by_one.pop_back();
+      tables.pop_back();
+    }
     for (int step = 0; step < n_steps; ++step) {
       std::mt19937_64 random(step);
       Batches batches;
@@ -82,7 +86,7 @@ TEST(TablesThatReadOneListOfKeysHaveTheBitsOfAStepPerTable) {
   }
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__)
 constexpr int64_t kStride = 40;  // About ten times slower there.
 #else
 constexpr int64_t kStride = 1;
@@ -126,16 +130,16 @@ int64_t FailEachAllocation(const std::function<void(int64_t)>& limit) {
   }
 }
 
-TEST(AStepWhoseMemoryFailsAnywhereChangesNoTable) {
+TEST_WITHOUT_TSAN(AStepWhoseMemoryFailsAnywhereChangesNoTable) {
   // At least the 64 indexes of the large batches.
   EXPECT_TRUE(FailEachAllocation(LimitAllocations) > 100);
 }
 
-TEST(AStepWhoseSmallAllocationsFailChangesNoTable) {
+TEST_WITHOUT_TSAN(AStepWhoseSmallAllocationsFailChangesNoTable) {
   EXPECT_TRUE(FailEachAllocation([](int64_t n) { news_left = n; }) > 5);
 }
 
-TEST(AReservedStepNeedsNoMoreMemory) {
+TEST_WITHOUT_TSAN(AReservedStepNeedsNoMoreMemory) {
   const Tables expected = MakeTables();
   const Tables tables = MakeTables();
   for (int64_t s = 1; s <= 4; ++s) {

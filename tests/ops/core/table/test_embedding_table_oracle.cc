@@ -149,9 +149,11 @@ class Pair {
 
 void RandomOperations(int dim, int slots, bool each, uint64_t seed,
                       const RowRules& rules = {}) {
+  const bool is_serial = seed % 2 == 0;
+  if (is_serial && testing::kUnderTsan) return;
   Threads threads(2);
-  Pair pair(dim, seed,
-            seed % 2 == 0 ? ParallelFor(SerialFor) : threads.parallel(), rules);
+  Pair pair(dim, seed, is_serial ? ParallelFor(SerialFor) : threads.parallel(),
+            rules);
   const SgdEach sgd(0.25f);
   const AddSum add;
   const AdagradLike adagrad(0.05f);
