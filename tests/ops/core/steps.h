@@ -49,29 +49,27 @@ using Batches = std::vector<Occurrences>;
 // Tables of all kinds: dims beyond a tile, filters, padding, frozen keys,
 // values and slots of 16 bits.
 inline Tables MakeTables() {
-  struct Kind {
-    int dim;
-    FilterSpec filter;
-    RowRules rules;
-  };
   RowRules special;
   special.has_padding = true;
   special.frozen_keys = {3, 8};
   RowRules narrow;
   narrow.frozen_keys = {3, 8};
   narrow.value = {ValueType::kBFloat16, 5, true};
-  const Kind kinds[] = {
-      {16, {}, {}},    {1, {}, special},
-      {7, {3, 1}, {}}, {5, BloomFilter(3, 1, 20000, 0.01), {}},
-      {9, {}, narrow}, {4100, {}, {}}};
   Tables tables;
-  for (const Kind& kind : kinds) {
-    tables.push_back(std::make_unique<EmbeddingTable>(kind.dim, 0.0f,
-                                                      kind.filter, kind.rules));
+  const auto add = [&](int dim, const FilterSpec& filter = {},
+                       const RowRules& rules = {}) {
+    tables.push_back(
+        std::make_unique<EmbeddingTable>(dim, 0.0f, filter, rules));
     SlotSpec slot = kSlot;
-    slot.width = kind.dim;
+    slot.width = dim;
     tables.back()->EnsureSlots({slot});
-  }
+  };
+  add(16);
+  add(1, {}, special);
+  add(7, {3, 1});
+  add(5, BloomFilter(3, 1, 20000, 0.01));
+  add(9, {}, narrow);
+  add(4100);
   return tables;
 }
 

@@ -42,7 +42,8 @@ const RegisterSketch kRegistered(
      {{"size", true, 1, 0x1p40}, {"rate", false, 0, 1}},
      [](const SketchSpec&, uint32_t) -> std::unique_ptr<Sketch> {
        return std::make_unique<MapSketch>();
-     }});
+     },
+     ""});
 
 std::string Check(const std::string& text) {
   SketchSpec spec;

@@ -228,7 +228,7 @@ TEST(SumsOfIndexedRowsHaveTheBitsOfOccurrences) {
                 0);
     }
     for (const NarrowType type : {NarrowType::kBFloat16, NarrowType::kHalf}) {
-      std::vector<NarrowFloat> narrow(sums.size());
+      std::vector<uint16_t> narrow(sums.size());
       NarrowFloats(type, sums.data(), static_cast<int>(sums.size()),
                    narrow.data());
       EXPECT_TRUE(CopyCheckedRows(NarrowRows{type, narrow.data(), dim}, 20,
