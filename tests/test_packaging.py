@@ -577,6 +577,16 @@ def test_versions_agree():
     assert heading == (version if is_released else f"{version} (unreleased)")
 
 
+def test_the_changelog_has_few_and_short_lines_for_a_version():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    too_wide = [line for line in text.splitlines() if len(line) > 100]
+    assert too_wide == [], "a line of the changelog has at most 100 characters"
+    for version in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        heading, *lines = version.splitlines()
+        changes = [line for line in lines if line and not line.startswith("#")]
+        assert len(changes) <= 45, f"{heading}: name a feature once; say its details in a page"
+
+
 def tracked_files():
     """Paths of all files that git knows and that are there."""
     done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
