@@ -85,7 +85,7 @@ test-wheel: wheel $(VENV)/.tests ## build the wheel and try it on the oldest and
 	$(BIN)/python -m pytest -q -m slow tests/test_packaging.py -k wheel_in_dist
 
 # Shows progress, and how to try each seed again that failed.
-fuzz: library $(VENV)/.tests ## feed 10,000 hostile inputs of each kind, or FUZZ_COUNT, to the package, in two processes
+fuzz: library $(VENV)/.tests ## fuzz the package with 10,000 inputs of each kind, or FUZZ_COUNT, in two processes
 	$(BIN)/python tests/fuzz/campaign.py $(if $(FUZZ_COUNT),--count $(FUZZ_COUNT))
 
 # mypy reads the sources of NumPy, so it needs the library's environment.
@@ -141,7 +141,7 @@ wheel: $(VENV)/.installed ## build a wheel for all supported TensorFlow releases
 # TensorFlow first: the library is compiled for it; ops/core, which needs none, in the meantime. The
 # library before the package: pip would hide the compiler's progress, and finds it built.
 $(VENV)/.installed: setup.py setup.cfg pyproject.toml $(wildcard _build/*.py) | $(BIN)/python
-	@echo "installing TensorFlow and compiling the library: two minutes the first time, on two cores"
+	@echo "installing TensorFlow and compiling the library: about four minutes the first time, on two cores"
 	@$(BIN)/python _build/library.py & core=$$!; \
 	missing=$$($(BIN)/python _build/tensorflow_dist.py) && { test -z "$$missing" || $(PIP) $(TENSORFLOW); } && \
 	$(PIP) "setuptools>=70.1"; installed=$$?; wait $$core && exit $$installed

@@ -111,7 +111,7 @@ class BuildError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class MoreFlags:
-    """Flags beside those of every library. Each set of flags has object files of its own.
+    """Flags besides those of every library. Each set of flags has object files of its own.
 
     Attributes:
       all: For all sources, and for the linker.
@@ -215,7 +215,7 @@ class _Step:
       source: The file: a source, a file that includes several, or a header to precompile.
       seconds: The time that it takes, about.
       target: The file to write.
-      flags: Flags of this file, beside COMPILE_FLAGS.
+      flags: Flags of this file besides COMPILE_FLAGS.
       header: What must be precompiled before.
     """
 

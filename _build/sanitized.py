@@ -29,7 +29,7 @@ BUILD = ROOT / "build" / "sanitized"
 WORKLOAD = ROOT / "tests" / "sanitized" / "workload.py"
 HAND_OFFS = ROOT / "tests" / "sanitized" / "hand_offs.cc"
 
-# What the workload imports, beside the package.
+# What the workload imports besides the package.
 TESTS = ROOT / "tests"
 
 # Flags of every sanitized library.

@@ -38,7 +38,7 @@ PAIRS = (
 # TensorFlow 2.20 calls a function of protobuf with an argument that protobuf 7 removed.
 CONSTRAINTS = {"2.20": ["protobuf<7"]}
 
-# What the table shows, beside TensorFlow and Python.
+# What the table shows besides TensorFlow and Python.
 PACKAGES = ("numpy", "protobuf", "keras")
 
 

@@ -4,7 +4,7 @@
     python -m benchmarks.bench_models [--batches 512 2048 8192] [--rounds 15] [--output FILE.json]
 
 Wide & deep, DeepFM and DLRM over 26 fields of ids and 13 numbers, as in Criteo's logs
-(criteo_ids.py): 26 tables of 16 floats and, but for DLRM, 26 tables of 1 float; Adagrad trains
+(criteo_ids.py): 26 tables of 16 floats and, except for DLRM, 26 of one float; Adagrad trains
 tables and nets. Layers are those of the papers. All engines have the same net and get the same
 batches; they differ in the tables:
 

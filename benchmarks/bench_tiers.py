@@ -51,7 +51,7 @@ SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 MIB = 1 << 20
 # Those of "hits", in steps, are to tell a difference of 5 %.
 ROUNDS = {"steps": 27, "save": 3, "shares": 9}
-STEPS = 10  # Of a round.
+STEPS = 10  # In a round.
 WARM_UP = 30  # Steps of each distribution, so that its frequent rows are in memory.
 PART = 100_000  # Keys that are inserted at once.
 FREQUENT = 0.1  # The part of the rows that comes in random order.

@@ -36,7 +36,7 @@ from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, fill_op
 from benchmarks.bench_tiers import EXPONENTS, PART, zipf_ranks
 from benchmarks.criteo_ids import scattered
 
-STEPS = 20  # Of a round.
+STEPS = 20  # In a round.
 WARM_UP = 15  # Steps before each round; ten batches wait for a step.
 FIRST_WARM_UP = 60
 SCATTER = np.uint64(0x9E3779B97F4A7C15).astype(np.int64)

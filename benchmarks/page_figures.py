@@ -22,7 +22,7 @@ def test_matrix(found: Result) -> str:
             continue
         tests = fill("{passed:,} passed, {failed} failed, {skipped} skipped", one)
         if one.get("again"):
-            tests += f"; {one['again']} of those passed alone, after a failure beside others"
+            tests += f"; {one['again']} of those passed alone, after a failure among others"
         if one.get("mended"):
             tests += f"; {one['mended']} of those in a second run, after the tests were mended"
         minutes = f"{one['test_seconds'] / 60:.0f}"
@@ -113,7 +113,7 @@ def checkpoint(found: Result) -> str:
         "save": "save",
         "restore": "restore, nothing cached",
         "restore, cached": "restore, all cached",
-        "restore, cached, into memory": "restore, all cached, beside a read into as much memory",
+        "restore, cached, into memory": "restore, all cached; the plain read fills as much memory",
         "restore over rows": "restore over rows, nothing cached",
     }
     rows = []

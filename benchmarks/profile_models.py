@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks import bench_models, criteo_ids, profiles, result_file
 
 ENGINES = ("floor", "stock", "single")
-SHARDS = 64  # Of a table: kShards in ops/core/base/key_hash.h.
+STRIPES = 64  # In a table: kStripes in ops/core/base/key_hash.h.
 
 
 def _sizes(batch: int, limit: int) -> Dict[str, int]:
@@ -24,7 +24,7 @@ def _sizes(batch: int, limit: int) -> Dict[str, int]:
     """
     drawn = criteo_ids.draw((bench_models.NUM_BATCHES, batch), limit).values()
     distinct = np.array([len(np.unique(each)) for ids in drawn for each in ids])
-    shards = SHARDS * (1 - (1 - 1 / SHARDS) ** distinct)
+    stripes = STRIPES * (1 - (1 - 1 / STRIPES) ** distinct)
     return {
         "ids": batch * len(drawn),
         "distinct_ids": round(distinct.sum() / bench_models.NUM_BATCHES),

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from benchmarks import rounds as rounds_lib
 
-SECONDS = 8.0  # Of a sample.
+SECONDS = 8.0  # For a sample.
 FUNCTIONS = 12
 MOST_OF_A_NAME = 90  # Characters.
 PRODUCTS = ("gebp", "Contraction", "sgemm", "gemm_", "dnnl")

@@ -45,7 +45,7 @@ WEEK = 7 * DAY
 WINDOW = 5 * MINUTE
 # Seconds between two refreshes of each server.
 SERVERS = {"every 5 minutes": WINDOW, "every hour": 60 * MINUTE, "every day": DAY, "never": None}
-MOST_WINDOWS = DAY // WINDOW  # Of a day.
+MOST_WINDOWS = DAY // WINDOW  # In a day.
 # Checkpoints are written by this program alone.
 NEVER = 10**9
 

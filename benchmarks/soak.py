@@ -42,7 +42,7 @@ FILTERS = ("none", "counter", "bloom")
 EVICTIONS = ("steps", "values")
 CASES = [f"{a}-{b}" for a, b in itertools.product(FILTERS, EVICTIONS)]
 LIMIT = 0.03
-MOST_READINGS = 50  # Of a result.
+MOST_READINGS = 50  # In a result.
 
 
 def batches(all_twice: bool) -> Iterator[np.ndarray]:

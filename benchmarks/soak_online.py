@@ -99,7 +99,7 @@ def receiver_fn() -> rec.ServingInputReceiver:
 def trained_times(keys: np.ndarray, steps: int) -> np.ndarray:
     """How often each key was trained in the first steps; -1: once, or evicted since."""
     in_cycle = np.maximum(0, steps * A_STEP - keys + CYCLE - 1) // CYCLE
-    age = steps - (keys - ONCE)  # Of a key that is in one step: 1 right after it.
+    age = steps - (keys - ONCE)  # The age of a key that is in one step: 1 right after it.
     once = ((age > 0) & (age < LIVE_STEPS - 1)).astype(np.int64)
     # The rule compares a step before or after its increment, and full saves evict, too.
     once[np.abs(age - LIVE_STEPS) <= 1] = -1
@@ -518,7 +518,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the soak, or a process of it; returns the exit status."""
     parser = result_file.parser(__doc__)
     parser.add_argument("--minutes", type=float, default=20, help="default: %(default)s")
-    parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)  # Of a process.
+    parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)  # For processes.
     parser.add_argument("--role", help=argparse.SUPPRESS)
     parser.add_argument("--addresses", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

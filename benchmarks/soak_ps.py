@@ -523,7 +523,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the soak, or a task of it; returns the exit status."""
     parser = result_file.parser(__doc__)
     parser.add_argument("--minutes", type=float, default=30, help="default: %(default)s")
-    parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)  # Of a task.
+    parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)  # For tasks.
     parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if "TF_CONFIG" in os.environ:

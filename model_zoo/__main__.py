@@ -170,7 +170,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         print(f"model_zoo {options.command}: {error}", file=sys.stderr)
         return 1
     except tf.errors.InvalidArgumentError as error:
-        row = re.search("^ValueError: (.*)", error.message, re.MULTILINE)  # of a bad row
+        row = re.search("^ValueError: (.*)", error.message, re.MULTILINE)  # a bad row's
         if row is None:
             raise
         print(f"model_zoo {options.command}: {row[1]}", file=sys.stderr)

@@ -19,7 +19,7 @@ from model_zoo.names import check_names
 DEFAULTS = {
     "dim": 16,
     "cross_layers": 2,
-    "rank": 32,  # of the matrices; 0: full matrices
+    "rank": 32,  # rank of the matrices; 0: full matrices
     "structure": "stacked",  # or "parallel"
     "hidden_units": (128, 64),
     "dropout": 0.0,

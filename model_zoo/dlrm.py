@@ -3,7 +3,7 @@
 
 Naumov et al. (2019), Deep Learning Recommendation Model for Personalization and Recommendation
 Systems, https://arxiv.org/abs/1906.00091. A bottom network makes one vector of all numbers.
-Difference: the top network gets all vectors beside their products, not only that of the numbers,
+Difference: the top network gets all vectors besides their products, not only that of the numbers,
 because many data sets have no numbers.
 """
 

@@ -21,10 +21,10 @@ DEFAULTS = {
     "gates": ("user", "item"),  # roles of the columns that gate each network; (): no gates
     "gate_units": (64,),
     "hidden_units": (128, 64),
-    "second_units": (64,),  # of the second network
+    "second_units": (64,),  # the second network's
     "heads": 4,
     "dropout": 0.0,
-    "second_dropout": None,  # of the second network; None: as the first
+    "second_dropout": None,  # the second network's; None: as the first
     "batch_norm": False,
 }
 

@@ -17,7 +17,7 @@ DEFAULTS = {
     "dim": 16,
     "num_shared_experts": 2,
     "num_task_experts": 2,
-    "expert_units": ((64,), (64,)),  # of each level
+    "expert_units": ((64,), (64,)),  # for each level
     "task_units": (32,),
     "dropout": 0.0,
     "batch_norm": False,

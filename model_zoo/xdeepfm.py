@@ -17,7 +17,7 @@ from model_zoo.heads import Features, Labels, Params
 
 DEFAULTS = {
     "dim": 16,
-    "maps": (32, 32),  # of each layer of the interaction network
+    "maps": (32, 32),  # maps of each layer of the interaction network
     "hidden_units": (128, 64),
     "dropout": 0.0,
     "batch_norm": False,

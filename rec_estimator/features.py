@@ -36,7 +36,7 @@ from rec_estimator.table.table import EmbeddingTable, check_narrow_dim
 # String ids are hashed to the non-negative half of int64, as in DeepRec.
 _HASH_BUCKETS = 2**63 - 1
 
-# Of new rows: docs/decisions.md has the measurement.
+# The standard deviation of new rows. docs/decisions.md has the measurement.
 _ROW_STDDEV = 0.05
 
 # The gradient of sequences that are padded.
@@ -214,7 +214,7 @@ class EmbeddingFeature:
 
     @property
     def _added_names(self) -> Dict[str, str]:
-        """The names of the entries beside the vectors, and what each entry is."""
+        """The names of the entries besides the vectors, and what each entry is."""
         added = {self.ids_name: "ids"}
         if self.combiner is None:
             added[self.mask_name] = "mask"

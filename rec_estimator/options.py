@@ -697,7 +697,7 @@ class Capacity:
     """How many rows a table keeps. A full table evicts its coldest rows at the end of each step.
 
     ``RunConfig(table_memory_bytes=)`` bounds the memory of all tables with a Capacity together,
-    beside their ``max_rows`` or instead of them.
+    besides their ``max_rows`` or instead of them.
 
     Evicted rows leave as with ``table.evict()``: slots and counts go with them, and the next delta
     says so. Rows of running steps stay. Which rows are coldest is decided within windows of

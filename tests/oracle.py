@@ -484,7 +484,7 @@ class Rule:
     step: Callable
     hyper: Dict[str, float]  # The hyperparameters in their order, with values for tests.
     slots: Sequence[str] = ()  # TensorFlow's names.
-    initials: Sequence[float] = ()  # Of the slots, for tests.
+    initials: Sequence[float] = ()  # The slots' initial values, for tests.
     row_slots: Sequence[str] = ()  # Those that have one float a row.
     per_occurrence: bool = False  # A step per occurrence instead of one with the sum.
 

@@ -38,7 +38,7 @@ class Process:
       cwd: The folder it runs in.
       hash_seed: Its PYTHONHASHSEED. Programs with different seeds iterate over sets in different
         orders.
-      environment: Variables of its environment beside those of this process.
+      environment: Variables of its environment besides those of this process.
     """
 
     def __init__(self, arguments, cwd=ROOT, hash_seed=1, environment=()):

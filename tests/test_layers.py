@@ -204,7 +204,7 @@ def test_the_core_includes_neither_tensorflow_nor_what_it_contains():
         for path in CPP_SOURCES
         for included in ANY_INCLUDE.findall(path.read_text())
         if relative(path).startswith("ops/core/")
-        # Of the compiler, the standard library and the kernel, or our own.
+        # Headers of the compiler, the standard library and the kernel, or our own.
         and not included.startswith(("ops/core/", "linux/", "sys/"))
         and "/" in included
     ]

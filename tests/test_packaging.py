@@ -660,7 +660,7 @@ def test_libraries_that_a_checkout_has_stay_out_of_its_wheel(source_copy):
 def test_the_name_of_a_wheel_tells_for_which_tensorflow_it_is(source_copy):
     for options, build in (([], f"{TENSORFLOW.minor}tf"), (["--every-release"], "")):
         folder = source_copy / f"dist{len(options)}"
-        # Of nothing: what is in it does not change its name.
+        # An empty file will do: its name does not depend on what is in it.
         subprocess.run(
             [
                 *(sys.executable, "setup.py", "--quiet", "bdist_wheel", "--skip-build"),

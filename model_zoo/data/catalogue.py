@@ -34,7 +34,7 @@ class Catalogue:
         Raises:
           ValueError: There is no item.
         """
-        numbers: Dict[int, int] = {}  # of each id, in the order in which they were found
+        numbers: Dict[int, int] = {}  # by id, in the order in which they were found
         found: List[Columns] = []
         counts = np.zeros(0, np.int64)
         for columns, is_counted in batches:

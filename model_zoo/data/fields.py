@@ -19,7 +19,7 @@ from model_zoo.data.schema import Condition, Field
 MISSING_INT = -(2**63)
 
 _HASH_BUCKETS = 2**63 - 1  # as rec_estimator hashes text
-_DIGITS = 14  # of a date with a time, down to the second
+_DIGITS = 14  # a date with a time, down to the second
 
 _COMPARISONS = {
     ">=": tf.greater_equal,

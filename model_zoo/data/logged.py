@@ -22,7 +22,7 @@ from model_zoo.data.splits import (
 )
 from model_zoo.data.streamed import StreamedDataSet
 
-# Columns beside those of the schema, whose names have no slash.
+# Columns besides those of the schema, whose names have no slash.
 _TIME, _PART, _SPLIT, _NAMES = "//time", "//part", "//split", "//names"
 
 _COMPARISONS: Mapping[str, Callable[..., np.ndarray]] = {

@@ -10,7 +10,7 @@ import rec_estimator as rec
 
 Activation = Callable[[tf.Tensor], tf.Tensor]
 
-# Of the running mean and variance; as tf.layers.batch_normalization.
+# For the running mean and variance; as tf.layers.batch_normalization.
 _MOMENTUM, _EPSILON = 0.99, 1e-3
 
 

@@ -17,7 +17,7 @@ from model_zoo.runner.config import Config
 _Run = Dict[str, Any]
 
 _FILTER_FREQ = 3
-_STEPS_TO_LIVE = 1000  # Of data whose number of rows is not known.
+_STEPS_TO_LIVE = 1000  # If the number of rows of the data is unknown.
 
 # Heads of the table, and the metrics of the test rows that their cells show.
 _METRICS = {

@@ -24,10 +24,10 @@ constexpr int64_t kStoredVersion = -2;
 
 // The attributes of an op that restores a table.
 struct RestoreRequest {
-  std::string name;  // Of the logical table in the checkpoint.
+  std::string name;  // The logical table's name in the checkpoint.
   KeyRules rules{0, 1, tensorflow::DT_INT64};
   std::vector<SlotSpec> slots;
-  int64_t version = kStoredVersion;  // Of every key.
+  int64_t version = kStoredVersion;  // What every key gets.
   // Floats of a row and of each slot in the checkpoint; empty: those of the
   // table.
   std::vector<int64_t> stored_widths;

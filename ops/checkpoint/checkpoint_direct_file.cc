@@ -216,7 +216,7 @@ class DirectFile : public WritableFile {
       AllocateZeroed(kBuffers * kBufferBytes, Pages::kHuge);
   char* const buffers_ = static_cast<char*>(memory_.get());
   size_t buffered_ = 0;  // Bytes in the buffer that is filled.
-  // Of the thread, as long as not all buffers are written.
+  // The thread uses these until all buffers are written.
   off_t written_ = 0;
   bool is_direct_ = true;
   std::thread thread_;
@@ -225,7 +225,7 @@ class DirectFile : public WritableFile {
   std::condition_variable changed_;
   size_t filled_ = 0;   // Buffers so far,
   size_t emptied_ = 0;  // and those of them that were written.
-  Status status_;       // Of the thread.
+  Status status_;       // The thread's result.
   bool no_more_ = false;
 };
 

@@ -51,7 +51,7 @@ struct StoredTensor {
   int64_t width;  // Elements per row.
   uint64_t row_bytes;
   std::vector<ByteRange> ranges;  // Ordered, without gaps, none empty.
-  // Of rows of uint8: float [rows, 2], the scale and offset of each.
+  // Only for rows of uint8: float [rows, 2], the scale and offset of each.
   std::shared_ptr<const StoredTensor> scale_offset;
 };
 

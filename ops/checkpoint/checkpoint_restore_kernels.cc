@@ -381,7 +381,7 @@ class TableRestore {
   RestoredVersions versions_;
   EmbeddingTable* const table_;  // nullptr: only check.
   SketchRestore sketch_;
-  std::vector<float> bank_;  // Of the table.
+  std::vector<float> bank_;  // The table's.
   std::vector<std::string> absent_slots_;
   size_t num_slots_ = 0;              // Number of slots of the table.
   std::vector<size_t> slot_numbers_;  // Position of each of slots_ among them.

@@ -50,7 +50,7 @@ class RowReport {
  private:
   TableResource& resource_;
   std::mutex mutex_;
-  RowSurvey survey_{0, 0};  // Of the parts. Guarded by mutex_.
+  RowSurvey survey_{0, 0};  // The sum of the parts. Guarded by mutex_.
 };
 
 }  // namespace rec_estimator

@@ -89,7 +89,7 @@ class SketchRestore {
   const Sketch* const sketch_;  // nullptr: none.
   Sketch::Format format_;
   EmbeddingTable* const table_;
-  // Of the stored shards, by name, at the end of the chain.
+  // The stored shards by name, at the end of the chain.
   std::map<std::string, Stored> last_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of packed_ops.cc beside those that train: deduplicate keys, read
+// Kernels of packed_ops.cc besides those that train: deduplicate keys, read
 // rows, give them to the lookups, sum gradients. All of them check what they
 // get, since a packed tensor comes from another process.
 #include <algorithm>
@@ -580,7 +580,7 @@ class GradientsPackOp : public OpKernel {
   }
 
   PackedSections sections_;
-  std::vector<int64_t> first_list_;  // Of each table, and the end.
+  std::vector<int64_t> first_list_;  // Each table's first list, and the end.
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>KeysPack").Device(DEVICE_CPU),

@@ -120,10 +120,10 @@ class ShardBlocks {
   static constexpr int64_t kCyclesPerKey = 6;
 
  private:
-  static constexpr int64_t kRows = 2048;  // Of a block.
+  static constexpr int64_t kRows = 2048;  // Rows of a block.
 
   int64_t pairs() const { return (n_ + 2 * kRows - 1) / (2 * kRows); }
-  // Of each shard: its first row in a block.
+  // The first row of each shard in a block.
   int64_t* First(int64_t block) { return &first_[block * n_shards_]; }
   const int64_t* First(int64_t block) const {
     return &first_[block * n_shards_];
@@ -329,7 +329,7 @@ class ShardRowsSpreadOp : public OpKernel {
     OP_REQUIRES_OK(context, of_values.AddDimWithStatus(dim));
     Tensor* values;
     OP_REQUIRES_OK(context, context->allocate_output(0, of_values, &values));
-    int floats;  // Of a row of the batch, which may have several of a table.
+    int floats;  // Floats of a row: of one lookup or several.
     OP_REQUIRES_OK(context, RowFloats(*values, blocks.n(), &floats));
     if (floats == 0) return;
     const int64_t lookups = floats / width;

@@ -15,7 +15,7 @@
 
 namespace rec_estimator {
 
-// Of TensorFlow's types of 16 bits.
+// The narrow type that equals T, one of TensorFlow's types of 16 bits.
 template <typename T>
 inline constexpr NarrowType kNarrowTypeOf =
     std::is_same_v<T, Eigen::half> ? NarrowType::kHalf : NarrowType::kBFloat16;

@@ -17,7 +17,7 @@ namespace rec_estimator {
 // if there are several.
 //
 // The threads are those that run the ops of the step (inter-op), if there are
-// enough. They are awake, and a second pool beside them would be more threads
+// enough. They are awake, and a second pool would be more threads
 // than cores (docs/decisions.md). Sessions with fewer of them use the intra-op
 // threads.
 //

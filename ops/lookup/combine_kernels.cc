@@ -214,7 +214,7 @@ class CombineWeightedOp : public OpKernel {
 
  private:
   std::vector<Combiner> combiners_;
-  std::vector<std::string> names_;  // Of the lookups, for messages.
+  std::vector<std::string> names_;  // The names of the lookups, for messages.
 };
 
 template <typename T>
@@ -266,7 +266,7 @@ class CombineWeightedGradOp : public OpKernel {
 
  private:
   std::vector<Combiner> combiners_;
-  std::vector<std::string> names_;  // Of the lookups, for messages.
+  std::vector<std::string> names_;  // The names of the lookups, for messages.
 };
 
 #define REGISTER_KERNELS(T)                                        \

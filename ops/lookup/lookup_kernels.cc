@@ -348,7 +348,7 @@ class TableGroupLookupOp : public OpKernel {
   std::vector<int64_t> dims_;
   std::vector<Combiner> combiners_;
   std::vector<UnknownKey> unknowns_;
-  std::vector<std::string> names_;  // Of the lookups, for messages.
+  std::vector<std::string> names_;  // The names of the lookups, for messages.
 };
 
 class TableGroupLookupGradOp : public OpKernel {
@@ -444,7 +444,7 @@ class TableGroupLookupGradOp : public OpKernel {
   }
 
   std::vector<Combiner> combiners_;
-  std::vector<std::string> names_;  // Of the lookups, for messages.
+  std::vector<std::string> names_;  // The names of the lookups, for messages.
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableLookup").Device(DEVICE_CPU),

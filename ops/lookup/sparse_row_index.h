@@ -28,12 +28,12 @@ struct RowColumn {
 // The rows that have keys, in order. Each has a run of consecutive keys.
 class RowIds {
  public:
-  // Of a column of n keys, of which key i is row i.
+  // Takes a column of n keys in which key i is row i.
   void SetOneKeyPerRow(int64_t n) {
     n_ = n;
     runs_.clear();
   }
-  // Of a column of a list of `rows` rows. InvalidArgument unless its rows are
+  // Takes a column of a list of `rows` rows. InvalidArgument unless they are
   // in [0, rows) and do not decrease. `lookup` names the lookup in the message.
   absl::Status Read(const RowColumn& column, int64_t rows,
                     const std::string& lookup) {
@@ -90,7 +90,7 @@ class RowIds {
  private:
   struct Run {
     int64_t row;
-    int64_t end;  // Of its keys, which begin where those of the run before end.
+    int64_t end;  // The end of its keys. They begin where the run before ends.
   };
   const Run& At(int64_t run) const { return runs_[static_cast<size_t>(run)]; }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph pass that lets TablesReserve wait for the lookups of its keys, so
+// A graph pass that makes TablesReserve wait for the lookups of its keys, so
 // that it can use what they have found (step_keys.h).
 //
 //   keys --> TableLookup -------------> values

@@ -175,9 +175,9 @@ class RowsTransfer {
   const Request& request_;
   Node* const pack_;
   const DataType value_dtype_;
-  std::vector<int> sections_;  // Of the tables of this type.
-  std::vector<int64_t> dims_;  // Of these tables.
-  std::vector<int> position_;  // Of each section among these; -1: it is none.
+  std::vector<int> sections_;  // The sections of tables of this type.
+  std::vector<int64_t> dims_;  // Their dimensions.
+  std::vector<int> position_;  // Each section's place in them; -1: none.
   Node* read_ = nullptr;
   Node* spread_ = nullptr;
 };
@@ -354,7 +354,7 @@ class Packer {
     std::vector<OutputTensor> undivided, rows;
     std::vector<Node*> unused, splits;
     for (OutputTensor part : *grads) {
-      // tf.gradients lets the rows of each shard wait for those of all.
+      // tf.gradients makes the rows of each shard wait for those of all.
       while (IsPassedOn(*part.node)) {
         unused.push_back(part.node);
         if (!part.node->input_tensor(0, &part).ok()) return;
@@ -413,7 +413,7 @@ class Packer {
   Graph* const graph_;
   Request& request_;
   ControlEdgeReducer& control_edges_;
-  const std::string base_name_;     // Of the nodes of the request.
+  const std::string base_name_;     // Its nodes' names begin with it.
   std::vector<std::string> parts_;  // What the request is made of.
   Node* pack_ = nullptr;
   std::vector<RowsTransfer> transfers_;  // One for each type of rows.

@@ -26,7 +26,7 @@ struct KeyList {
 // The keys of one table.
 struct KeySection {
   tensorflow::OutputTensor handle;
-  std::string unknown;  // Of its lookups; empty: there is none.
+  std::string unknown;  // As its lookups say; empty: there is none.
   int64_t dim = 0;
   // In which its rows are sent.
   tensorflow::DataType value_dtype = tensorflow::DT_FLOAT;

@@ -355,7 +355,7 @@ class ModelRefreshOp : public OpKernel {
           context, variable_handles[i].scalar<tensorflow::ResourceHandle>()(),
           &variables[i].variable));
     }
-    // One refresh at a time, and no restore, save or step beside it.
+    // One refresh at a time, and meanwhile no restore, save or step.
     std::vector<std::unique_lock<std::shared_mutex>> locks;
     TF_RETURN_IF_ERROR(Lock(tables, &locks));
     TF_RETURN_IF_ERROR(FindModel(tables, &result->model));

@@ -62,7 +62,7 @@ class StepTime : public tensorflow::ResourceBase {
  public:
   using Ptr = tensorflow::core::RefCountPtr<StepTime>;
 
-  // Of the running step. Called before it opens its first table of this clock.
+  // The running step's. Call it before the step opens a table of this clock.
   // Null without a clock, and in a step without a container, such as a function
   // that is called in eager mode.
   static Ptr Of(tensorflow::OpKernelContext* context, RefreshClock* clock) {

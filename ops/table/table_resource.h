@@ -51,7 +51,7 @@ struct SavedRows {
 // The checkpoint to which a refresh has brought a table.
 struct RefreshedTo {
   std::string checkpoint;  // Its name without the folder.
-  std::string identity;    // Of its index (CheckpointFile::identity).
+  std::string identity;    // Its index's (CheckpointFile::identity).
   int64_t step = 0;        // Its global step.
 };
 

@@ -94,7 +94,7 @@ struct Reservation {
   std::string rule;
   std::vector<TrainedTable> tables;
   std::vector<Tensor> keys;  // And counted keys, which `step` reads.
-  std::vector<std::shared_ptr<const RowHints>> hints;  // Of lookups, or null.
+  std::vector<std::shared_ptr<const RowHints>> hints;  // From lookups, or null.
   bool is_packed = false;  // Whether TablesApplyPacked applies it.
   PackedKeys sections;     // If it is.
   std::unique_ptr<TrainingStep> step;
@@ -421,7 +421,7 @@ class TablesApplyOp : public OpKernel {
  private:
   virtual bool is_packed() const { return false; }
 
-  // Reads and checks what the op gets beside the reservation.
+  // Reads and checks what the op gets besides the reservation.
   virtual Status ReadInputs(OpKernelContext* context,
                             const Reservation& reservation,
                             UpdateInputs* inputs) const {

@@ -26,7 +26,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator.checkpoint import files
 
 _LIST = "removed.json"
-_MOST_BYTES = 1 << 24  # Of the list.
+_MOST_BYTES = 1 << 24  # The longest list that is read.
 
 # Start of the name that the folder of a removal gets if its list cannot be understood.
 _ASIDE = ".rec_estimator-not-understood-"

@@ -59,7 +59,7 @@ def _lacking_slots(index: Index, part: str, slots: Sequence[SlotSpec]) -> Iterat
 
 
 def _dropped_filter(index: Index, parts: List[str], table: LogicalTable) -> Iterator[str]:
-    # Of the graph's op: a table of create_table may not know its thresholds yet.
+    # The graph's op knows it; a table of create_table may not know its thresholds yet.
     if table.shards[0].handle.op.get_attr("filter_freq"):
         return
     filtered = _rows_in(index, parts, "-keys_filtered")

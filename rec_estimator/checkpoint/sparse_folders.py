@@ -86,7 +86,7 @@ class FolderTable(Protocol):
     is_sparse_table: bool
     is_save: bool
     name: str  # In the checkpoint.
-    table_name: str  # Of the folder.
+    table_name: str  # The table that the folder holds.
     shards: List[SavedShard]
     thresholds: Optional[Thresholds]
 

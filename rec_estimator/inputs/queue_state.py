@@ -75,7 +75,7 @@ class QueueState(OptionalVariable):
     def __init__(self, checksum: int, seed: int, total: int, name: str) -> None:
         self._total = total
         begin = tf.constant([checksum, seed, total, 0], tf.int64)
-        # Of no static length: TensorFlow folds the shape of a variable into the ops that read it.
+        # No static length: TensorFlow folds the shape of a variable into the ops that read it.
         state = tf.placeholder_with_default(tf.concat([begin, _now()[None]], axis=0), [None])
         super().__init__(
             state,

@@ -70,7 +70,7 @@ class Questions:
                 question = session.run(self._receive)
                 return None if np.all(np.equal(question, _STOP)) else question
             except tf.errors.DeadlineExceededError:
-                pass  # Of ConfigProto(operation_timeout_in_ms=): it takes long to train a unit.
+                pass  # ConfigProto(operation_timeout_in_ms=) was shorter than a unit.
 
     def stop(self, session: tf.Session) -> None:
         """Ends the wait for a question."""

@@ -119,7 +119,7 @@ def grouped_auc(
 
 
 class _Areas(NamedTuple):
-    """Of each group, float64 [groups]: the AUC, 0 without both classes, and sums of weights."""
+    """By group, float64 [groups]: the AUC, 0 without both classes, and sums of weights."""
 
     areas: tf.Tensor
     positives: tf.Tensor

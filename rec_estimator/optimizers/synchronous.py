@@ -67,7 +67,7 @@ def count_occurrences(gradient: tf.IndexedSlices, dim: int) -> Accumulated:
         order = tf.argsort(keys)
         ascending = tf.gather(keys, order)
         rows = tf.gather(tf.concat([sums, columns], axis=1), order)
-        # Of unknown shape: an input must not be replaced by one of another shape.
+        # The shape is unknown: an input must not be replaced by one of another shape.
         rows = tf.placeholder_with_default(rows, shape=None)
     send = _send(gradient)
     graphs.update_input(send, 2, ascending)

@@ -119,10 +119,10 @@ Path = Tuple[Union[str, int], ...]
 class Entry(NamedTuple):
     """An entry of a batch that an insert function found for a FeatureSpec."""
 
-    name: str  # Of the FeatureSpec.
+    name: str  # The FeatureSpec's.
     path: Path
     position: int  # Among the tensors of the batch.
-    num_tensors: int  # Of the batch.
+    num_tensors: int  # In the batch.
     is_timestamp: bool
     shape: Optional[Sequence[Optional[int]]]
 

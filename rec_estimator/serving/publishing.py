@@ -165,7 +165,7 @@ def _remove_old(folder: str, base: str, previous: Dict[str, Any]) -> None:
 
 def _publish_delta(source: Bundle, folder: str, manifest: _Manifest) -> _Manifest:
     base, published = manifest["base"], manifest["deltas"]
-    # Of the first delta, the parent is the checkpoint of the base, which is not in the folder.
+    # The first delta's parent is the checkpoint of the base, which is not in the folder.
     parent = published[-1]["name"] if published else manifest["checkpoint"]
     identity = manifest["source"]
     if published:
@@ -238,7 +238,7 @@ def _write_whole(prefix: str, write: Callable[[str], None]) -> None:
     """Writes a checkpoint with write(local prefix), and copies it to a remote file system."""
     if is_local(prefix):
         for name in ("data-00000-of-00001", "index"):
-            left = f"{prefix}.{name}.unfinished"  # Of a run that was killed.
+            left = f"{prefix}.{name}.unfinished"  # A killed run left it.
             if os.path.exists(left):
                 os.remove(left)
         write(prefix)

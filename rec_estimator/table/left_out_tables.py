@@ -77,7 +77,7 @@ def _sources_of_variables(graph: tf.Graph) -> List[_Source]:
     """Where variables are initialized from, each place once."""
     sources: Dict[_Source, None] = {}
     for variable in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES):
-        # Of both kinds of variables, with resources and without. The entries of tables are neither.
+        # Variables with resources and without. The entries of tables are neither.
         if not isinstance(variable, tf.compat.v2.Variable):
             continue
         restore = _restore_of(variable.initializer)

@@ -125,7 +125,7 @@ def refuse_blocknums(blocknums: Any) -> None:
 
 
 def _further_occurrences(keys: tf.Tensor, counts: Any) -> tf.Tensor:
-    """int64 [sum of counts - 1]. Each key as often as it occurs beside the one that is looked up.
+    """int64 [sum of counts - 1]. Each key as often as it occurs besides the one that is looked up.
 
     Args:
       keys: int64, any shape.
@@ -195,7 +195,7 @@ def read_table(
     Args:
       table: The table.
       keys: int64, any shape.
-      further: int64 [n]. Keys that a step that trains this lookup counts beside `keys`.
+      further: int64 [n]. Keys that a step that trains this lookup counts besides `keys`.
       combines: Whether the values of several keys are combined, so that the gradient has one slice
         per distinct key.
 

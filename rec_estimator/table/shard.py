@@ -57,7 +57,7 @@ class TableShard(VariableLike):
         self._lookups: List[LookupRecord] = []
         self._gradients: List[Tuple[tf.Operation, tf.Tensor]] = []
         self._updated_by: Optional[str] = None
-        # Of an update without gradient: the op that gives it the keys to count.
+        # The op that gives an update without gradient the keys to count.
         self._counting: Optional[tf.Operation] = None
         # The admission op of each lookup alone, by the op that gives the lookup its answer.
         self._asked_alone: Dict[tf.Operation, tf.Operation] = {}

@@ -107,10 +107,10 @@ class TableReport(NamedTuple):
     table: StoredTable
     rows: int
     filtered_keys: int
-    frequencies: Optional[FrequencyHistogram]  # Of rows.
+    frequencies: Optional[FrequencyHistogram]  # The rows' frequencies.
     filtered_frequencies: Optional[FrequencyHistogram]
-    versions: Optional[Versions]  # Of rows.
-    ages: Optional[FrequencyHistogram]  # Of rows that were trained, in the unit of versions.
+    versions: Optional[Versions]  # The rows' versions.
+    ages: Optional[FrequencyHistogram]  # Ages of trained rows, in the unit of versions.
     nbytes: Dict[str, int]  # By part.
     notes: Dict[str, str]  # About deltas and Bloom filters, by label.
 

@@ -60,7 +60,7 @@ class Shrunk(NamedTuple):
     """The result of ``shrink``."""
 
     tables: List[ShrunkTable]
-    bytes_before: int  # Of all files of the checkpoint.
+    bytes_before: int  # Bytes of all files of the checkpoint.
     bytes_after: int
 
 

@@ -63,7 +63,7 @@ class Choice(NamedTuple):
 
     filter_freq: int  # 0: none.
     rows: int
-    rows_share: float  # Of all keys.
+    rows_share: float  # The share of keys that get rows.
     covered: float  # Share of the occurrences.
     counter_bytes: int  # Memory of the table with a CounterFilter or, without a filter, alone.
     bloom_bytes: int  # With a CBFFilter.

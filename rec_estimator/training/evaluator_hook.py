@@ -66,7 +66,7 @@ class InMemoryEvaluatorHook(tf.train.SessionRunHook):
     def begin(self) -> None:
         """Adds a Saver to the graph of the training; called when its model is complete."""
         self._runs, self._last = 0, None
-        # Of its own: the model's Saver counts its checkpoints, and may write deltas.
+        # A Saver of its own: the model's counts its checkpoints, and may write deltas.
         self._saver_def = Saver(sharded=True).saver_def
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:

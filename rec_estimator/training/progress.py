@@ -68,7 +68,7 @@ class ProgressHook(tf.train.SessionRunHook):
         self._stream = stream
         # By graph: train_and_evaluate evaluates during its training loop, in the same process.
         self._loops: Dict[tf.Graph, _Loop] = {}
-        self._last_metrics: Dict[str, float] = {}  # of the last evaluation with this hook
+        self._last_metrics: Dict[str, float] = {}  # The last evaluation's with this hook.
 
     def begin(self) -> None:
         """Finds the tensors to show; called by TensorFlow when the graph is complete."""

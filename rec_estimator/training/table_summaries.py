@@ -66,7 +66,7 @@ class TableSummaryHook(tf.train.SessionRunHook):
         self._output_dir = output_dir
         self._every_steps = every_steps
         self._writer: Optional[tf.summary.FileWriter] = None
-        # Of the session; None: it has not begun.
+        # Readings of the session; None: it has not begun.
         self._at_save: Optional[_Reading] = None
         self._at_summary: Optional[_Reading] = None
         self._runs = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An index that lies is refused by name, everywhere, and changes nothing.
+"""A restore refuses a corrupt index by name, wherever it is corrupt, and changes nothing.
 
 For some of these, TensorFlow's CheckpointReader ends the process, so another process restores them.
 """

@@ -36,7 +36,7 @@ REFUSALS = (
 )
 BANK = 8  # Initial vectors of a table.
 BLOOM = "c"  # The table with a Bloom filter.
-ROWS = 20_000  # Of a variable so large that its checksum is compared late.
+ROWS = 20_000  # Enough that the checksum of a variable is compared late.
 
 
 class Model:

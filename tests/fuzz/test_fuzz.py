@@ -9,7 +9,7 @@ from fuzz.targets import SHARES
 from rec_estimator import _ops
 
 SEEDS = 24
-# Of a slow target. Fewer may all be refused.
+# The seeds of a slow target. Fewer may all be refused.
 FEWEST = 5
 
 

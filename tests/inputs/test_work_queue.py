@@ -14,7 +14,7 @@ import rec_estimator as rec
 from rec_estimator.inputs.queue_state import END, HEADER, WAIT, QueueState
 from rec_estimator.inputs.work_queue import WorkQueue
 
-ROWS = 10  # of each file
+ROWS = 10  # in each file
 
 
 @pytest.fixture

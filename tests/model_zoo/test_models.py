@@ -26,7 +26,7 @@ from model_zoo.runner.build import build_estimator
 STEPS, BATCH = 30, 100
 SIZES = np.array([3, 0, 4], np.int32)  # candidates of each user, in a compressed request
 
-# Of the params of a model, those that it has.
+# A model gets those of these params that it has.
 SMALL = {
     "dim": 4,
     "hidden_units": (16,),
@@ -44,7 +44,7 @@ SMALL = {
     "dropout": 0.1,
 }
 
-# Of one label, with a history, and of several labels. make test-long resumes, evaluates and exports
+# One label, a history, several labels. make test-long resumes, evaluates and exports
 # these, make test-slow all.
 OF_EACH_KIND = ("dcnv2", "din", "mmoe")
 
@@ -125,7 +125,7 @@ class Trained:
 
     @functools.cached_property
     def probabilities(self):
-        """Of the test rows, by label."""
+        """Probabilities of the test rows, by label."""
         answers = list(self.estimator.predict(CLICKS.input_fn("test", 1000)))
         found = {name: np.array([answer[name] for answer in answers]) for name in answers[0]}
         if "probabilities" in found:

@@ -61,7 +61,7 @@ def named_by_vendors():
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
-# Names and arguments that vendors' scripts use, beside those of the functions of this package.
+# Names and arguments that vendors' scripts use, besides those of the functions of this package.
 USED_BY_SCRIPTS = [
     *("tf.train.Saver(incremental_save_restore=True)", "IncrementalSaver"),
     *("_get_incremental_saver", "tensorflow.python.training.incremental_saver"),

@@ -168,6 +168,6 @@ def test_a_checkpoint_object_refuses_tables_by_name(tmp_path):
         for each in (table, table.shards[0]):
             with pytest.raises(ValueError, match="table 'net/t' must be saved .*rec_estimator.Sav"):
                 tf.train.Checkpoint(rows=each).save(str(tmp_path / "object"), session=session)
-        # Of variables it is a checkpoint as ever.
+        # A checkpoint of variables works as ever.
         weight = tf.trainable_variables()[1]
         tf.train.Checkpoint(w=weight).save(str(tmp_path / "object"), session=session)

@@ -17,7 +17,7 @@ from rec_estimator.table.memory_limit import share_memory
 from rec_estimator.table.table import graph_tables
 
 DIMS = {"narrow": 2, "wide": 6}
-# Of a row with its slot, and of its entry in the index.
+# Bytes of a row with its slot, and of its entry in the index.
 BYTES = {name: 2 * 4 * dim + 35 for name, dim in DIMS.items()}
 
 

@@ -87,7 +87,7 @@ def test_a_file_gets_a_table_and_a_proposal_that_can_be_pasted(tmp_path, capsys)
         rec.CBFFilter(10, 3, 0.01),
     ]
     assert main([str(path), "--column", "user", "--occurrences", "44"]) == 0
-    assert "max_element_size=6," in capsys.readouterr().out  # Of one batch: a bound.
+    assert "max_element_size=6," in capsys.readouterr().out  # One batch gives a bound.
     assert main([str(path), "--column", "user", "item", "--cover", "1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "proposed: no filter"
 

@@ -70,7 +70,7 @@ def test_an_estimator_writes_the_counts_of_each_table_and_of_all(tmp_path):
         "item/admitted_since_save": 0,
         "item/found_share": 1,
         "total/rows": 33,
-        # Of each step's two users and four items, the items have rows.
+        # A step has two users and four items; only the items have rows.
         "total/found_share": 4 / 6,
     }
     for name, value in expected.items():

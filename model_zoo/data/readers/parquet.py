@@ -12,7 +12,7 @@ from rec_estimator.inputs.parquet_columns import open_parquet
 from rec_estimator.inputs.row_files import RowFiles
 
 _BLOCK = 8192  # rows per block
-_FILE_BITS = 40  # of a location, above the number of the row
+_FILE_BITS = 40  # bits of a location above the number of the row
 
 
 class ParquetFiles:

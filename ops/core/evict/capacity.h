@@ -16,7 +16,7 @@
 // The plan says how many rows each window evicts, so the threads do not change
 // which rows go. Another step may run at the same time; then it evicts nothing.
 //
-// A table may also share memory with others (memory_budget.h), beside such a
+// A table may also share memory with others (memory_budget.h), besides such a
 // limit or instead of it. Its part of what they take too much is often a few
 // rows. Then windows are as much smaller, so that no more rows are evicted.
 #ifndef REC_ESTIMATOR_OPS_CORE_EVICT_CAPACITY_H_
@@ -117,7 +117,7 @@ class Capacity::Trim {
   void EndRound();
 
   Capacity& capacity_;
-  const std::unique_lock<std::mutex> lock_;  // Of nothing if another trims.
+  const std::unique_lock<std::mutex> lock_;  // Holds nothing if another trims.
   const int64_t occurrences_;
   const int64_t now_;
   int64_t left_;    // Rows that may still be evicted.

@@ -14,8 +14,8 @@ namespace rec_estimator {
 // What an eviction took. Each stripe counts at one instant.
 struct Evicted {
   int64_t keys = 0;         // With those that were only counted.
-  int64_t rows = 0;         // Of these keys.
-  int64_t rows_before = 0;  // Of the table.
+  int64_t rows = 0;         // The rows that these keys had.
+  int64_t rows_before = 0;  // All rows of the table.
 };
 
 // Evicts the keys that the rule names. Locks one stripe at a time, except while

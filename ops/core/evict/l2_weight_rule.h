@@ -36,7 +36,7 @@ class L2WeightRule final : public EvictionRule {
   int64_t EvictFrom(Stripe* stripe) const override;
 
  private:
-  const double limit_;             // Of sum(value^2).
+  const double limit_;             // Below it, sum(value^2) evicts.
   int64_t forgotten_ = INT64_MIN;  // Sketch::forgotten
 };
 

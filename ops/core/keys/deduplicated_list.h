@@ -21,7 +21,7 @@ class DeduplicatedList {
   // core. The distinct keys of a longer list are in groups.
   static constexpr size_t kShort = 8192;
 
-  // Of keys (n), n < kMaxBatch, which outlive the object. Throws
+  // Deduplicates keys (n), n < kMaxBatch, which outlive the object. Throws
   // std::bad_alloc.
   DeduplicatedList(const int64_t* keys, size_t n, const ParallelFor& parallel);
   ~DeduplicatedList();
@@ -41,9 +41,9 @@ class DeduplicatedList {
   // Those of a long list; nullptr: the list is short.
   const GroupedKeys* groups() const { return groups_.get(); }
 
-  // Of a short list: (size()), in order of first occurrence.
+  // Only for a short list: (size()), in order of first occurrence.
   const int64_t* distinct() const { return distinct_.get(); }
-  // Of a short list: (n()) the position of each key in distinct().
+  // Only for a short list: (n()) the position of each key in distinct().
   const uint16_t* position() const { return position_.get(); }
 
  private:

@@ -16,7 +16,7 @@ namespace rec_estimator {
 // Immutable, so threads can share it.
 class GroupedKeys {
  public:
-  // Of keys (n), n < kMaxBatch, which outlive the object. Throws
+  // Groups keys (n), n < kMaxBatch, which outlive the object. Throws
   // std::bad_alloc.
   GroupedKeys(const int64_t* keys, size_t n, const ParallelFor& parallel);
   GroupedKeys(const GroupedKeys&) = delete;

@@ -13,7 +13,7 @@ namespace rec_estimator {
 
 class KeyCopy {
  public:
-  // Of keys (n). Throws std::bad_alloc.
+  // Copies keys (n). Throws std::bad_alloc.
   KeyCopy(const int64_t* keys, size_t n) {
     if (n > kFew) more_.reset(new int64_t[n]);
     std::copy_n(keys, n, more_ == nullptr ? few_ : more_.get());

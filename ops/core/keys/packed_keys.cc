@@ -11,7 +11,7 @@
 namespace rec_estimator {
 namespace {
 
-constexpr size_t kHeaderWords = 3;  // Of a section.
+constexpr size_t kHeaderWords = 3;  // At the beginning of a section.
 // Cycles to deduplicate an occurrence.
 constexpr int64_t kPackOccurrence = 40;
 // The distance, in keys, at which cells are prefetched.

@@ -51,7 +51,7 @@ class KeyPacker {
     uint64_t n = 0;                     // Occurrences.
     int64_t* distinct = nullptr;        // (n) in order of first occurrence
     uint32_t* counts = nullptr;         // (n) by distinct key
-    uint32_t* cells = nullptr;          // Of the Deduplicator.
+    uint32_t* cells = nullptr;          // The Deduplicator's.
     uint32_t n_gradient = 0, n_counted = 0, n_distinct = 0;
   };
   static void Deduplicate(Section* section);

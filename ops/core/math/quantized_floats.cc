@@ -59,7 +59,7 @@ ByteScale QuantizeFloats(const float* __restrict from, int n,
     least = x < least ? x : least;
     greatest = x > greatest ? x : greatest;
   }
-  // Of elements that are not finite, one is in the sum.
+  // The sum is finite only if all elements are.
   double sum = 0.0;
   for (int i = 0; i < n; ++i) sum += from[i];
   if (std::abs(least) < kLeastNormal) least = 0.0;

@@ -64,12 +64,12 @@ class RowStore {
   RowArena& arena() { return arena_; }
   const RowArena& arena() const { return arena_; }
   RowArena::View view() const { return arena_.view(); }
-  // Of a row as it is stored.
+  // Bytes of a row as it is stored.
   size_t row_bytes() const { return arena_.row_floats() * sizeof(float); }
 
   const InitialVectors& initial() const { return initial_; }
   const std::vector<SlotSpec>& slots() const { return slots_; }
-  // (words) Of all slots, as they are stored.
+  // (words) The first values of all slots, as they are stored.
   const std::vector<float>& slot_initials() const { return slot_initials_; }
 
   // Whether the value and the first n slots are of floats, so that a row can be

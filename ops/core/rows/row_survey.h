@@ -15,14 +15,14 @@ class RowSurvey {
  public:
   static constexpr int kLargest = 5;
   struct Norm {
-    float norm;  // Of the value; infinite if it is beyond float.
+    float norm;  // The value's norm; infinite if it is beyond float.
     int64_t key;
   };
   // A row with a float that is not finite.
   struct Broken {
     int64_t key;
     int64_t version;
-    int place;    // Of the first such float in the row.
+    int place;    // Where the row has its first such float.
     float value;  // That float.
   };
 

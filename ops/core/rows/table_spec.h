@@ -25,8 +25,7 @@ enum class ValueType { kFloat32, kBFloat16, kHalf, kInt8 };
 
 struct ValueSpec {
   ValueType type = ValueType::kFloat32;
-  // Of the random bits by which trained values and slots of 16 bits are
-  // rounded.
+  // Seeds the random bits that round trained values and slots of 16 bits.
   uint64_t seed = 0;
   // Whether slots of more than one number are of bfloat16. Others are of
   // floats.

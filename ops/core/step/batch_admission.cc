@@ -49,7 +49,7 @@ class UndecidedKeys {
   uint32_t* counts_;     // (size_); in Decide, by distinct key
   int64_t* distinct_;
   uint32_t* numbers_;  // (size_) of each key in distinct_
-  uint32_t* cells_;    // Of the Deduplicator.
+  uint32_t* cells_;    // The Deduplicator's.
 };
 
 }  // namespace

@@ -108,7 +108,7 @@ class BatchInsert {
   // yet.
   uint32_t next_row_ = 0;
   uint32_t run_rows_ = 0;
-  bool tracking_ = false;  // Of the current stripe.
+  bool tracking_ = false;  // Whether the current stripe tracks.
 };
 
 }  // namespace rec_estimator

@@ -142,7 +142,7 @@ class SortedGroups final : public KeyGroups {
 
   const uint32_t* const counts_;
   KeyPartition part_;
-  KeyPartition::Distinct distinct_;  // Of all groups, but for `id`.
+  KeyPartition::Distinct distinct_;  // All groups', except for `id`.
 };
 
 }  // namespace

@@ -60,7 +60,7 @@ class PastRows {
 
   const RowStore& store_;
   StripeSet& stripes_;
-  std::array<std::vector<Row>, kStripes> rows_;  // Of a stripe, by key.
+  std::array<std::vector<Row>, kStripes> rows_;  // By stripe, then by key.
   size_t size_ = 0;
   bool owns_rows_ = false;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RowExchange: new rows of some keys, and the end of others, prepared beside
-// the table and put into it at one moment.
+// RowExchange: prepares new rows of some keys, and the end of others, outside
+// of the table and puts them into it at one moment.
 //
 //   Add, AddErased   rows are written where no reader looks
 //   Prepare          finds all entries and makes room; nothing fails from here
@@ -41,7 +41,7 @@ namespace rec_estimator {
 // entries.
 class RowExchange {
  public:
-  // Of a table without a tier, which outlives this object.
+  // The table has no tier and outlives this object.
   explicit RowExchange(const TableParts& table);
   ~RowExchange();
   RowExchange(const RowExchange&) = delete;
@@ -86,12 +86,12 @@ class RowExchange {
     uint32_t count;
     bool is_new;  // Whether Prepare added its entry.
   };
-  // Of one stripe.
+  // The changes of one stripe.
   struct Changes {
-    std::vector<Swap> swaps;    // (n) Of the written keys.
+    std::vector<Swap> swaps;    // (n) for the written keys
     std::vector<Stamp> stamps;  // (n)
     std::vector<int64_t> erased_keys;
-    std::vector<Swap> erased;  // Of those that have an entry.
+    std::vector<Swap> erased;  // For those that have an entry.
     int64_t growth = 0;        // In rows.
 
     bool empty() const { return swaps.empty() && erased_keys.empty(); }

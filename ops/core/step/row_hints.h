@@ -84,7 +84,7 @@ class RowHints {
   const std::unique_ptr<EntryRef[]> entries_;
   const std::unique_ptr<uint32_t[]> rows_;
   StripeTimes times_;
-  uint64_t stripes_ = 0;  // Of the keys of the lookup.
+  uint64_t stripes_ = 0;  // Bit s: a key of the lookup is in stripe s.
 };
 
 }  // namespace rec_estimator

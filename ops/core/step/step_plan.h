@@ -35,8 +35,8 @@ struct GroupPlan {
   uint32_t* rows;  // Row words.
   // (n_without_row) the keys that have no row, but for padding.
   uint32_t* without_row;
-  // Of keys that the sketch counts, before the batch, so that no key counts
-  // what another key of the batch adds.
+  // Counts of keys in the sketch before the batch, so that no key counts what
+  // another key of the batch adds.
   uint32_t* estimates;
   uint32_t n_without_row;
   uint32_t n_spilled;    // Keys whose rows are on disk,

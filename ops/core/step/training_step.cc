@@ -51,7 +51,7 @@ struct TrainingStep::TableStep {
   KeyGroups& keys;
   StepPlan plan;
   RowUpdater updater;
-  TableStep* next = nullptr;  // Of the next table with the same keys.
+  TableStep* next = nullptr;  // The next table with the same keys.
   std::optional<Capacity::Trim> trim;
 };
 

@@ -10,9 +10,9 @@
 // Any time may pass between the two, and other threads may use the tables. An
 // apply finds its keys anew in a stripe whose entries may have moved since, and
 // new keys in one that was locked exclusively at all. Row limits are reserved
-// from Apply's beginning to its end only: whoever waited for another step's
-// Apply could wait for a step that never comes. So a step beside others may be
-// refused by Apply, which has then changed nothing either.
+// only while Apply runs: a step that waited for the Apply of another could wait
+// forever. So Apply may still refuse a step if other steps run at the same
+// time. It has then changed nothing either.
 // The one exception: keys of the step are erased, or a table is cleared, after
 // Reserve, and memory then runs out. Then parts of the step are not applied.
 //
@@ -71,7 +71,7 @@ class TrainingStep {
     bool ok() const { return refusal == Refusal::kNone; }
   };
 
-  // What Apply needs for one table beside its keys.
+  // What Apply needs for one table besides its keys.
   struct Gradients {
     const float* grads;       // (n, dim)
     const RowUpdate* update;  // Outlives Apply.
@@ -133,7 +133,7 @@ class TrainingStep {
 
   Outcome ReserveAll(const ParallelFor& parallel);
   // Calls work(i, &error) for the tables whose rows are partly on disk, until
-  // it returns false (no text: no memory) or throws std::bad_alloc.
+  // it returns false or throws std::bad_alloc. An empty error: out of memory.
   template <typename Work>
   Outcome ForEachTier(const Work& work);
   // Spills what is beyond the limit, and holds the step's keys from then on.
@@ -165,7 +165,7 @@ class TrainingStep {
   // is the same for all steps.
   std::vector<uint32_t> claim_order_;
   std::vector<Unit> units_;
-  std::vector<char> left_;  // Of the units: whether its first try failed.
+  std::vector<char> left_;  // By unit: whether its first try failed.
   uint64_t occurrences_ = 0;
   int64_t dims_ = 0;  // Sum over the tables.
   Scratch scratch_;

@@ -30,8 +30,8 @@ class StorageError : public std::runtime_error {
   const StorageFault fault_;
 };
 
-// Throws std::bad_alloc if `error` has no text, as it is for lack of memory,
-// and StorageError otherwise.
+// Throws std::bad_alloc if `error` is empty, which means out of memory, and
+// StorageError otherwise.
 [[noreturn]] void ThrowStorageError(const DiskError& error);
 
 }  // namespace rec_estimator

@@ -225,7 +225,7 @@ class DiskLog {
     size_t end() const { return runs.back().end; }
 
     std::vector<Run> runs;
-    std::vector<ReadRequest> requests;  // Of the runs.
+    std::vector<ReadRequest> requests;  // To read the runs.
     std::optional<DiskMemoryPool::Loan> memory;
     std::unique_ptr<Reading> reading;  // Destroyed first: it waits.
   };
@@ -315,7 +315,7 @@ class DiskLog {
   std::vector<std::unique_ptr<const PageFormat>> formats_;  // The last is new.
   Initials initials_;  // (row_floats) of rows that were written without them.
   std::vector<Segment> segments_;
-  std::vector<std::unique_ptr<uint16_t[]>> orders_;  // Of the segments.
+  std::vector<std::unique_ptr<uint16_t[]>> orders_;  // One for each segment.
   std::vector<uint32_t> unused_;                     // Segments.
   std::vector<std::unique_ptr<Buffer>> buffers_;
   Buffer* open_ = nullptr;  // Takes the next row.

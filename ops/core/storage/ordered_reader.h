@@ -76,7 +76,7 @@ class OrderedReader {
 
   DiskLog& log_;
   const size_t floats_;
-  const size_t bytes_each_;  // Of pages that are held of a segment. 0: none.
+  const size_t bytes_each_;  // The most bytes that are held of a segment.
   DiskBlocks memory_;
   std::vector<std::shared_ptr<Piece>> held_;  // By number of the segment.
 };
@@ -111,9 +111,9 @@ struct OrderedReader::Batch {
   size_t n;
   std::vector<Located> located;
   std::vector<Use> uses;
-  std::vector<std::unique_ptr<float[]>> copies;  // Of what is not in pieces.
+  std::vector<std::unique_ptr<float[]>> copies;  // Rows that are not in pieces.
   std::vector<Piece*> unread;
-  std::vector<ReadRequest> requests;  // Of these pieces.
+  std::vector<ReadRequest> requests;  // To read these pieces.
   std::unique_ptr<Reading> reading;   // Destroyed first: it waits.
 };
 

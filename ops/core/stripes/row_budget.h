@@ -2,13 +2,13 @@
 // How concurrent applies share the rows that a table with a limit may still
 // get.
 //
-// An apply that fits whatever its keys are announces that many rows and runs
-// beside others. An apply that may not fit waits until it is alone, counts the
-// keys that are new, and then either changes the table or fails. So a step that
-// fits is never refused because of rows that another step only might have
-// added. The cost is two atomic additions and a sum over the stripes per batch.
-// Near the limit, applies of one table run one after the other and counting
-// adds about a tenth to an apply's time.
+// An apply that fits, whatever its keys are, announces that many rows and runs
+// at the same time as others. An apply that may not fit waits until it is
+// alone, counts the keys that are new, and then either changes the table or
+// fails. So a step that fits is never refused because of rows that another step
+// only might have added. The cost is two atomic additions and a sum over the
+// stripes per batch. Near the limit, applies of one table run one after the
+// other and counting adds about a tenth to an apply's time.
 #ifndef REC_ESTIMATOR_OPS_CORE_STRIPES_ROW_BUDGET_H_
 #define REC_ESTIMATOR_OPS_CORE_STRIPES_ROW_BUDGET_H_
 

@@ -54,11 +54,11 @@ class Stripe {
 
   SharedMutex& mutex() const { return mutex_; }
 
-  // Grows whenever mutex() is taken exclusively, except by those who say that
-  // they left entries in place. While it stays the same, an entry is where it
-  // was found. If it owned a row in memory, it has the same row, unless its key
-  // was not held and the row went to the disk (disk_tier.h). New keys may have
-  // been inserted, and rows, counts and versions have other contents.
+  // Counts exclusive locks of mutex() that may have moved entries. While it
+  // stays the same, an entry is where it was found. If it owned a row in
+  // memory, it has the same row, unless its key was not held and the row went
+  // to the disk (disk_tier.h). New keys may have been inserted, and rows,
+  // counts and versions have other contents.
   uint32_t moves() const { return mutex_.writes() - writes_in_place_; }
   // Called by a thread that holds mutex() exclusively, if it has moved and
   // erased no entry and taken no row away except to the disk. Called at most

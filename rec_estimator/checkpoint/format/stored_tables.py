@@ -19,7 +19,7 @@ from rec_estimator.options import Filter
 
 # The tensors of a shard or of a slot have its name and one of these suffixes.
 FILTERED = ("-keys_filtered", "-freqs_filtered", "-versions_filtered")
-# Of values of 8 bits: float [N, 2], the scale and the offset of each row.
+# Only for values of 8 bits: float [N, 2], the scale and the offset of each row.
 SCALE_OFFSET = "-scale_offset"
 # The tensors in which a filter saves its own counts.
 SKETCH = tuple(f"-{name}" for kind in get_args(Filter) for name in kind().sketch_tensors())

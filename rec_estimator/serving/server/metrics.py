@@ -28,7 +28,7 @@ class Metrics:
     """
 
     def __init__(self, address: str, port: int) -> None:
-        # Of its own, not of the process: a process may have several servers.
+        # A registry of its own, because a process may have several servers.
         registry = prometheus_client.CollectorRegistry()
         labels = ["model", "method"]
         self._requests = prometheus_client.Counter(

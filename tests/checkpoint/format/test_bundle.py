@@ -136,7 +136,7 @@ def test_slices_of_a_large_tensor_are_left_to_the_restore(tmp_path, monkeypatch)
     compared = []
     Bundle(prefix).check_files(lambda path, parts: compared.extend(parts) or [True] * len(parts))
     assert len(compared) == 20
-    # Of the slices, one in the middle; TensorFlow chooses their order in the file.
+    # One slice is in the middle; TensorFlow chooses their order in the file.
     eleventh = [number != 10 for number in range(20)]
     damaged = r"the checksum of tensor 'large', rows from [1-9]\d*000 on does not match"
     with pytest.raises(tf.errors.DataLossError, match=damaged):
@@ -161,7 +161,7 @@ def test_tensorflow_reads_what_is_written(tmp_path, checkpoint_files, count):
     ]
 
 
-# Of an index with two entries: length shared, length of the rest, length of the value, rest, value.
+# An index of two entries: length shared, length of the rest, length of the value, rest, value.
 TWO_ENTRIES = [(b"aa", b"1"), (b"ab", b"2")]
 BLOCK = b"\0\2\1aa1\1\1\1b2\0\0\0\0\1\0\0\0"
 

@@ -206,7 +206,7 @@ def test_lookups_of_the_same_keys_share_their_division():
 
 @pytest.mark.parametrize("power", [2, 3])
 def test_gradients_of_gradients_are_those_of_tensorflows_ops(power):
-    """Of the rows of a batch, and of the rows of shards."""
+    """Gradients of the rows of a batch, and of the rows of shards."""
     keys = tf.placeholder(tf.int64, [None, 2])
     table = table_of("table", 3, 2)
     found = []

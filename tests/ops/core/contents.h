@@ -66,7 +66,7 @@ struct Contents {
   Snapshot snapshot;
   std::vector<Entry> admitted;
   std::vector<Entry> filtered;
-  std::deque<std::vector<float>> copies;  // Of rows of a table with a tier.
+  std::deque<std::vector<float>> copies;  // Rows of a table with a tier.
 };
 
 // What a save holds of a sketch.

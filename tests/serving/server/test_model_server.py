@@ -272,7 +272,7 @@ def until(condition, secs=30):
 @pytest.mark.long
 def test_versions_are_swapped_without_a_failed_request(client, folder):
     stop, failed = threading.Event(), []
-    seen = [[], [], []]  # Of each thread: a thread has no order with others.
+    seen = [[], [], []]  # By thread: a thread has no order with others.
 
     def ask(seen):
         while not stop.is_set():

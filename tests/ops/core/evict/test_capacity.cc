@@ -91,7 +91,7 @@ TEST(WindowsOfARoundHaveNoStripeInCommonAndTheExcessOnce) {
   const StripeSet& stripes = *table.parts().stripes;
   struct Case {
     int64_t max_rows, shared, most;
-    int64_t excess;  // Of all windows of a round.
+    int64_t excess;  // Rows that all windows of a round have too many.
   };
   for (const Case& at : {Case{40000, 0, 99, 0}, Case{0, 700, 9999, 700},
                          Case{37000, 0, 9999, 3000}, Case{37000, 0, 99, 156},

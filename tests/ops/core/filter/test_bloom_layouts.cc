@@ -31,7 +31,7 @@ struct Options {
   double rate;
 };
 
-// Of these options, each has other blocks, cells, bits or fewer hashes.
+// Each of these options has other blocks, cells, bits or fewer hashes.
 const Options kOptions[] = {
     {kThreshold, 1000, 0.001}, {kThreshold, 2000, 0.001},
     {kThreshold, 500, 0.001},  {kThreshold, 16000, 0.001},

@@ -140,7 +140,7 @@ TEST(TheMeanOfStochasticRoundingIsTheFloat) {
                           2e-10f, 1234.567f, 0.1f}) {
       const uint16_t nearest = Nearest(type, x);
       const double near = Meaning(type, nearest);
-      // Of the two numbers around x, the one farther away.
+      // The farther one of the two numbers around x.
       const int step = (std::abs(near) > std::abs(x)) ? -1 : 1;
       const double far = Meaning(type, static_cast<uint16_t>(nearest + step));
       const double share = (static_cast<double>(x) - near) / (far - near);

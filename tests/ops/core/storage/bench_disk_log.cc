@@ -35,7 +35,7 @@ namespace {
 constexpr size_t kFloats = 32;
 constexpr size_t kReads = 16384;
 constexpr size_t kFewInFlight = 32;
-constexpr size_t kWrites = 128;  // Of 1 MiB.
+constexpr size_t kWrites = 128;  // Each has 1 MiB.
 constexpr size_t kMiB = size_t{1} << 20;
 
 double CpuSeconds() {

@@ -27,7 +27,7 @@ namespace paired {
 namespace {
 
 constexpr size_t kBatch = 26 * 4096;
-constexpr size_t kDim = 16;  // Of most tables.
+constexpr size_t kDim = 16;  // Most tables have it.
 constexpr size_t kBatches = 60;
 using Batches = std::vector<std::vector<int64_t>>;
 
@@ -101,7 +101,7 @@ class Pair {
  private:
   const double millions_;
   const bool new_first_;
-  std::unique_ptr<Table> tables_[2];  // Of the base and of this tree.
+  std::unique_ptr<Table> tables_[2];  // The base's and this tree's.
 };
 
 // Lookups, applies, and both as a step, of batches of all sizes; small ones are

@@ -2,7 +2,7 @@
 // Compiled once per tree: TABLE_HEADER is the tree's embedding_table.h, and
 // MAKE_TABLE is MakeBase or MakeNew. HANDS_OVER: the tree has LookupListed.
 // HAS_ROW_READER: its reader is a class of its own.
-#include "paired_table.h"  // Of this tree; the other may have another one.
+#include "paired_table.h"  // This tree's; the other may have another one.
 
 #include <memory>
 #include <vector>

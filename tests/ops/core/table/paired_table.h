@@ -38,8 +38,8 @@ class Table {
   virtual int64_t memory_bytes() = 0;
 };
 
-std::unique_ptr<Table> MakeBase(const Spec& spec);  // Of the other tree.
-std::unique_ptr<Table> MakeNew(const Spec& spec);   // Of this tree.
+std::unique_ptr<Table> MakeBase(const Spec& spec);  // In the other tree.
+std::unique_ptr<Table> MakeNew(const Spec& spec);   // In this tree.
 
 }  // namespace paired
 

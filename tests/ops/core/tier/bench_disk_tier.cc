@@ -96,7 +96,7 @@ void Must(bool is_good, const std::string& error) {
   std::exit(1);
 }
 
-// Of this process, in MiB.
+// What this process has in memory, in MiB.
 double ResidentMiB() {
   FILE* const file = std::fopen("/proc/self/statm", "r");
   long pages = 0;

@@ -327,7 +327,7 @@ int64_t FailEachAllocation(const std::function<void(int64_t)>& limit) {
     limit(n);
     try {
       refusal = pair.ReserveSpilling(version).refusal;
-    } catch (const std::bad_alloc&) {  // Of the constructor.
+    } catch (const std::bad_alloc&) {  // The constructor's.
     }
     limit(-1);
     const bool is_refused = refusal != TrainingStep::Refusal::kNone;

@@ -97,7 +97,7 @@ TEST(RowsOfAnotherWidthReplaceAll) {
 TEST(RandomOperationsMatchAMap) {
   constexpr size_t kRows = 50;
   RecentRows rows(kRows * kFloats * sizeof(float));
-  std::map<uint32_t, float> expected;  // Of places that are kept.
+  std::map<uint32_t, float> expected;  // By place that is kept.
   std::vector<uint32_t> slots(kRows, ~uint32_t{0});
   size_t next = 0;
   uint32_t random = 1;
