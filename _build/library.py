@@ -274,7 +274,7 @@ def _sources(root: pathlib.Path, pattern: str) -> List[str]:
     """The sorted paths of sources from the root, with "/"."""
     sources = sorted(path.relative_to(root).as_posix() for path in root.glob(pattern))
     if not sources:
-        raise BuildError(f"{root / 'ops'} must hold the C++ sources, got none; clone it again")
+        raise BuildError(f"{root / 'ops'} has no C++ sources; clone the repository again")
     return sources
 
 

@@ -95,7 +95,7 @@ def run(pair: str, settings: Settings) -> Dict[str, Any]:
     base = interpreter(python)
     if base is None:
         raise MissingPythonError(
-            f"Python {python} must be installed, got none in PATH, pyenv or uv; "
+            f"Python {python} is in none of PATH, pyenv and uv; "
             f"run: uv python install {python}, or leave {pair} out with --pairs"
         )
     environment = ROOT / "build" / "matrix" / pair.replace("/", "-python")

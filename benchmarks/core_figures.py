@@ -309,7 +309,7 @@ def limits(lines: Result, cached: Result, profile: Result, *lookups: Result) -> 
         # Two lines of the index, the value twice, and the slot if it is in a line of its own. Of
         # each stripe, its lock and the head of its index, before the net and after it.
         n = profile["distinct_ids"] * sum(5 if width > 1 else 4 for width in widths)
-        n += profile["shards"] * 4 * len(widths)
+        n += profile["stripes"] * 4 * len(widths)
         in_sequence = profile["ids"] * sum(widths) / 16 * (written + read)
         times = [_beyond_floor(by_engine, engine) for engine in ("single", "stock")]
         work = profile["ids"] * work_ns("listed", widths, "all")

@@ -18,7 +18,7 @@ STRIPES = 64  # In a table: kStripes in ops/core/base/key_hash.h.
 
 
 def _sizes(batch: int, limit: int) -> Dict[str, int]:
-    """Ids of a step, and, by field, distinct ones and the shards in which these are to be expected.
+    """Ids of a step and, by field, distinct ones and the stripes in which they are expected.
 
     Each table of a field has all of them.
     """
@@ -28,7 +28,7 @@ def _sizes(batch: int, limit: int) -> Dict[str, int]:
     return {
         "ids": batch * len(drawn),
         "distinct_ids": round(distinct.sum() / bench_models.NUM_BATCHES),
-        "shards": round(shards.sum() / bench_models.NUM_BATCHES),
+        "stripes": round(stripes.sum() / bench_models.NUM_BATCHES),
     }
 
 

@@ -175,9 +175,7 @@ def _user_to_ask_about(test: Mapping[str, np.ndarray]) -> Tuple[int, np.ndarray]
     liked = np.sum(test["history"][firsts] != data.PADDING, axis=1)
     counts = np.where(liked >= _LEAST_LIKED, counts, 0)
     if not counts.max():
-        raise ValueError(
-            f"data must have a test row with {_LEAST_LIKED} items of history, got none"
-        )
+        raise ValueError(f"no test row has a history of {_LEAST_LIKED} items; use more data")
     fit = np.flatnonzero(counts >= min(_CANDIDATES, counts.max()))
     chosen = fit[np.argmin(firsts[fit])]
     return int(firsts[chosen]), np.flatnonzero(test["user"] == users[chosen])

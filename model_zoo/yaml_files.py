@@ -49,7 +49,7 @@ def _loader() -> Any:
         import yaml
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "PyYAML must be installed to read YAML; run: pip install 'rec_estimator[zoo]'"
+            "PyYAML, which reads YAML, is not installed; run: pip install 'rec_estimator[zoo]'"
         ) from None
 
     class Loader(yaml.SafeLoader):

@@ -112,8 +112,8 @@ class _LoopCheckedEstimator(PortableExports):
         prefix = checkpoint_path or tf.train.latest_checkpoint(self.model_dir)
         if prefix is None:
             raise ValueError(
-                f"model_dir must have a checkpoint, got none in {self.model_dir!r}; train first, "
-                "or pass checkpoint_path"
+                f"model_dir {self.model_dir!r} has no checkpoint; train first, or pass "
+                "checkpoint_path"
             )
         return CheckpointTable(prefix, name)
 

@@ -97,7 +97,7 @@ class IncrementalSaverHook(tf.train.SessionRunHook):
         self._step = tf.train.get_global_step()
         if self._step is None:
             raise ValueError(
-                "the graph must have a global step for IncrementalSaverHook, got none; call "
+                "the graph has no global step, which IncrementalSaverHook needs; call "
                 "tf.train.get_or_create_global_step()"
             )
 

@@ -30,7 +30,7 @@ def test_matrix_has_every_release_and_every_python_of_the_metadata_at_its_ends()
 def test_matrix_names_a_missing_python_with_the_remedy(capsys):
     assert test_matrix.main(["--pairs", "2.21/3.99"])
     assert capsys.readouterr().err == (
-        "Python 3.99 must be installed, got none in PATH, pyenv or uv; "
+        "Python 3.99 is in none of PATH, pyenv and uv; "
         "run: uv python install 3.99, or leave 2.21/3.99 out with --pairs\n"
         "failed: 2.21/3.99\n"
     )
@@ -38,7 +38,7 @@ def test_matrix_names_a_missing_python_with_the_remedy(capsys):
 
 def test_matrix_goes_on_without_a_python_that_may_be_missing(capsys):
     assert test_matrix.main(["--pairs", "2.21/3.99", "--skip_missing"]) == 0
-    assert "got none in PATH, pyenv or uv" in capsys.readouterr().err
+    assert "in none of PATH, pyenv and uv" in capsys.readouterr().err
 
 
 def test_matrix_keeps_the_results_of_other_pairs_and_names_those_that_were_not_run(tmp_path):

@@ -47,7 +47,7 @@ class Catalogue:
             counts = np.append(counts, np.zeros(len(new), np.int64))
             counts[number] += np.bincount(item[is_counted], minlength=len(ids))
         if not numbers:
-            raise ValueError(f"column {name!r} must have an item or more to choose from, got none")
+            raise ValueError(f"column {name!r} has no item to choose from")
         all_columns = {each: np.concatenate([part[each] for part in found]) for each in found[0]}
         order = np.argsort(all_columns[name])
         sorted_columns = {each: values[order] for each, values in all_columns.items()}

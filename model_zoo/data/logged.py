@@ -155,7 +155,7 @@ class LoggedDataSet(StreamedDataSet):
         for key in self.schema.files:
             found += arrays(functools.partial(self._batches, key))
         if not found:
-            raise ValueError(f"{self.schema.path}: files must have rows, got none")
+            raise ValueError(f"{self.schema.path}: the files have no rows")
         columns = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
         if _TIME not in columns:
             columns[_TIME] = np.arange(len(columns[_PART]), dtype=np.float64)

@@ -60,7 +60,7 @@ def draw_recent(
                 break
         else:
             raise ValueError(
-                f"negatives must be items outside of the row's group, got none in {_MOST_DRAWS} "
+                f"no item outside of the row's group was found in {_MOST_DRAWS} "
                 f"draws from the {window} events before row {rows[left[0]]}; widen the window or "
                 "begin at a later row"
             )

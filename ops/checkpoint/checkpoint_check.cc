@@ -44,7 +44,7 @@ Status ReadBank(const std::vector<Link>& chain, const std::string& name,
         file.FindMatrix(tensor_name, dim, "dim of the table", &tensor));
     if (tensor.rows == 0) {
       return DataLoss("tensor ", tensor_name, " of ", link->prefix,
-                      " must have a row, got none; the file is damaged");
+                      " has no row; the file is damaged");
     }
     const int64_t rows = tensor.rows;
     bank->resize(rows * dim);

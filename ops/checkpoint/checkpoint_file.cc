@@ -271,8 +271,8 @@ Status CheckpointFile::FindVariable(const std::string& name, DataType dtype,
                                     const TensorShape& shape,
                                     StoredTensor* tensor) {
   if (!Has(name)) {
-    return NotFound("variable ", name, " must be in checkpoint ", prefix_,
-                    ", got none; restore a checkpoint of this model");
+    return NotFound("checkpoint ", prefix_, " has no variable ", name,
+                    "; restore a checkpoint of this model");
   }
   BundleEntryProto entry;
   TF_RETURN_IF_ERROR(FindEntry(name, name, &entry));

@@ -148,8 +148,8 @@ Status StoredRowReader::OpenValues(const std::string& source, int64_t width,
                                    const char* what) {
   const std::string name = source + kValues;
   if (!file_.Has(name)) {
-    return DataLoss("tensor ", name, " must be in ", file_.prefix(), " beside ",
-                    source, kKeys, ", got none; the file is damaged");
+    return DataLoss("checkpoint ", file_.prefix(), " has ", source, kKeys,
+                    " but no ", name, "; the file is damaged");
   }
   StoredTensor tensor;
   TF_RETURN_IF_ERROR(file_.FindMatrix(name, width, what, &tensor));

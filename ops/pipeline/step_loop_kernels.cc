@@ -177,7 +177,7 @@ class StepLoopOp : public AsyncOpKernel {
     if (steps == 0) return Status();
     FunctionLibraryRuntime* library = context->function_library();
     if (library == nullptr) {
-      return Internal("the device must have a function library, got none");
+      return Internal("the device has no function library");
     }
     FunctionLibraryRuntime::Handle handle;
     TF_RETURN_IF_ERROR(InstantiateStep(library, captured, &handle));

@@ -83,10 +83,9 @@ Status FindDelta(const std::string& folder, const std::string& name,
   const std::string& used = is_set ? from_environment : folder;
   if (used.empty()) {
     return FailedPrecondition(
-        "environment variable REC_ESTIMATOR_REFRESH_FOLDER must name the "
-        "folder "
-        "of deltas, got none, and the model was exported without "
-        "refresh_folder; set it and start the server again");
+        "the model was exported without refresh_folder, and the environment "
+        "variable REC_ESTIMATOR_REFRESH_FOLDER is not set; set it to the "
+        "folder of deltas and start the server again");
   }
   *prefix = tensorflow::io::JoinPath(used, name);
   return CheckLinks(used, *prefix);

@@ -147,7 +147,7 @@ class CheckpointTable:
             pandas = importlib.import_module("pandas")
         except ImportError:
             raise ImportError(
-                "frame() must have pandas, which is not installed; pip install pandas, or use the "
+                "frame() needs pandas, which is not installed; pip install pandas, or use the "
                 "arrays keys, values, freqs and versions"
             ) from None
         at: Any = slice(None) if keys is None else self._found(keys)

@@ -113,8 +113,8 @@ class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):
         step = find_global_step() if self._global_step is None else self._global_step
         if step is None:
             raise ValueError(
-                f"global_step of {self.get_name()!r} must be given or be in the graph, got "
-                "neither; call tf.compat.v1.train.get_or_create_global_step()"
+                f"{self.get_name()!r} got no global_step, and the graph has none; call "
+                "tf.compat.v1.train.get_or_create_global_step()"
             )
         # Before its increment the global step is one behind t.
         self._periods = (tf.cast(step, tf.int64) + 1) // self._decay_step

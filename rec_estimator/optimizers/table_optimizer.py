@@ -314,8 +314,8 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
             for shard in shards:
                 if shard.table.padding_keys:
                     raise RuntimeError(
-                        f"table {shard.table.name!r}, which has padding_keys, must get a gradient "
-                        "in training, got none; leave them out, or look up with is_grad=True"
+                        f"table {shard.table.name!r} has padding_keys, but gets no gradient in "
+                        "training; leave them out, or look up with is_grad=True"
                     )
                 counted = shard.counted_keys(None, self._step_ops)
                 if shard.updated_by is not None or not counted:

@@ -73,8 +73,8 @@ class EvictHook(tf.train.SessionRunHook):
             self._global_step = tf.train.get_global_step()
             if self._global_step is None:
                 raise ValueError(
-                    "the graph must have a global step for EvictHook(evict_step_interval=), got "
-                    "none; call tf.train.get_or_create_global_step()"
+                    "the graph has no global step, which EvictHook(evict_step_interval=) needs; "
+                    "call tf.train.get_or_create_global_step()"
                 )
         self._evictions[tf.get_default_graph()] = [table.eviction() for table in tables]
 

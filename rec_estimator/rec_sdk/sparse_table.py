@@ -261,9 +261,9 @@ class SparseTable(EmbeddingTable):
         timestamp = feature_spec.batch_timestamp(self.graph, keys)
         if timestamp is None:
             raise ValueError(
-                f"the batch must have a timestamp, by which table {self.table_name!r} evicts, got "
-                "none; add FeatureSpec(..., is_timestamp=True) to those of the dataset, or add the "
-                "tensor to the collection ASCEND_TIMESTAMP"
+                f"the batch has no timestamp, by which table {self.table_name!r} evicts; add "
+                "FeatureSpec(..., is_timestamp=True) to those of the dataset, or add the tensor to "
+                "the collection ASCEND_TIMESTAMP"
             )
         latest = table_timestamp()
         # One op: between a read and an assignment, another worker could assign a later timestamp.

@@ -188,9 +188,7 @@ class _Checkpoints:
         """The prefix of the latest checkpoint."""
         latest = tf.train.latest_checkpoint(self._folder)
         if latest is None:
-            raise ValueError(
-                f"model_dir must have a checkpoint, got none in {self._folder!r}; train first"
-            )
+            raise ValueError(f"model_dir {self._folder!r} has no checkpoint; train first")
         return latest
 
     def load(self, prefix: str) -> ModelSession:

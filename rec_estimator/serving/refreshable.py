@@ -108,8 +108,8 @@ def add_refresh(has_own_saver: bool) -> None:
     shards = [shard for table in graph_tables() if table.is_save for shard in table.shards]
     if not shards:
         raise ValueError(
-            "the model must have a table with refreshable=True, got none; without tables there "
-            "are no deltas: export without it, and export again"
+            "the model has no table, so it has no deltas to refresh; leave refreshable=True out, "
+            "and export again for new rows"
         )
     on_disk = [shard.table.name for shard in shards if shard.table.disk_storage is not None]
     if on_disk:

@@ -68,7 +68,7 @@ def _present(table: LogicalTable, rule: EvictionRule) -> Union[int, tf.Tensor, t
     step = find_global_step() if uses_step else None
     if step is None and rule.needs_global_step:
         raise ValueError(
-            f"the graph must have a global step, by which table {table.name!r} evicts, got "
-            "none; call tf.train.get_or_create_global_step() before"
+            f"the graph has no global step, by which table {table.name!r} evicts; call "
+            "tf.train.get_or_create_global_step() before"
         )
     return NO_GLOBAL_STEP if step is None else step

@@ -127,8 +127,8 @@ class TableReads:
         if key not in self._built:
             if graph.finalized:
                 raise RuntimeError(
-                    f"{what} of table {self._table_name!r} must be in the graph before it is "
-                    "finalized, got none there; call the method once before the session begins"
+                    f"the graph is finalized without the {what} of table {self._table_name!r}; "
+                    "call the method once before the session begins"
                 )
             self._built[key] = build()
         return self._built[key]

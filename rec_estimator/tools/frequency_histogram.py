@@ -93,7 +93,7 @@ def draw(path: str, tables: Dict[str, Pair]) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError(
-            "--png must have matplotlib, which is not installed; pip install rec_estimator[plot]"
+            "matplotlib, which --png needs, is not installed; pip install rec_estimator[plot]"
         ) from None
     # About twice as wide as high: a panel is 6 by 3 inches.
     across = max(math.ceil(math.sqrt(len(tables) / 2)), 1)

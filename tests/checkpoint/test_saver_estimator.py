@@ -255,7 +255,7 @@ def test_bad_hooks_are_errors(incremental, arguments, message):
 def test_a_hook_needs_a_global_step():
     table = rec.get_embedding_variable("user", 4)
     hook = rec.IncrementalSaverHook("model", rec.Saver([table], incremental=True), save_steps=1)
-    with pytest.raises(ValueError, match="the graph must have a global step"):
+    with pytest.raises(ValueError, match="the graph has no global step"):
         hook.begin()
 
 

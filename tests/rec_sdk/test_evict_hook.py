@@ -244,5 +244,5 @@ def test_evict_step_interval_requires_a_global_step():
     vectors = rec.sparse_lookup(table_of("a"), specs()[0], batch=batch)
     rec.optimizers.AdagradOptimizer(0.1).minimize(tf.reduce_sum(vectors))
     rec.EvictHook(evict_enable=True).begin()
-    with pytest.raises(ValueError, match="must have a global step for EvictHook"):
+    with pytest.raises(ValueError, match="has no global step, which EvictHook"):
         rec.EvictHook(evict_enable=True, evict_step_interval=1).begin()

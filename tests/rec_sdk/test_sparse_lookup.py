@@ -354,7 +354,7 @@ def test_only_a_table_that_evicts_requires_a_timestamp(run):
     with pytest.raises(ValueError, match="table 'free' must have an eviction_threshold"):
         table.evict()
     evicting("e")
-    with pytest.raises(ValueError, match="the batch must have a timestamp, .* table 'e' evicts"):
+    with pytest.raises(ValueError, match="the batch has no timestamp, .* table 'e' evicts"):
         optimizer = rec.optimizers.GradientDescentOptimizer(0.1)
         optimizer.apply_gradients([(None, tf.get_collection(rec.EMBEDDING_VARIABLES)[1])])
     run(step, {ids: [3]})

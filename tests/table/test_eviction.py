@@ -336,7 +336,7 @@ def test_table_without_a_rule_cannot_evict(rule):
 
 def test_eviction_by_steps_in_a_graph_that_does_not_train_needs_a_global_step():
     table = make_table(rec.GlobalStepEvict(5))
-    message = "the graph must have a global step, by which table 't' evicts, got none"
+    message = "the graph has no global step, by which table 't' evicts"
     with pytest.raises(ValueError, match=message):
         table.evict()
     tf.train.get_or_create_global_step()

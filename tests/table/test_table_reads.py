@@ -73,7 +73,7 @@ class TestReads:
     def test_begin_before_the_graph_is_finalized(self, graph, read):
         table = rec.get_embedding_variable("t", 2)
         graph.finalize()
-        message = "of table 't' must be in the graph before it is finalized, got none"
+        message = "the graph is finalized without the .* of table 't'"
         with pytest.raises(RuntimeError, match=message):
             read(table)
 

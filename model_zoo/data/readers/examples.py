@@ -100,7 +100,7 @@ class ExampleFiles(RecordFiles):
         except (tf.errors.DataLossError, ValueError) as error:
             raise ValueError(f"{path} must have tf.train.Examples, got {error}") from None
         if not types:
-            raise ValueError(f"{path} must have tf.train.Examples with features, got none")
+            raise ValueError(f"the tf.train.Examples of {path} have no features")
         return types
 
 

@@ -35,5 +35,5 @@ def test_an_item_keeps_the_columns_of_its_first_row():
 
 
 def test_a_catalogue_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="column 'item' must have an item or more"):
+    with pytest.raises(ValueError, match="column 'item' has no item to choose from"):
         Catalogue.of("item", [])

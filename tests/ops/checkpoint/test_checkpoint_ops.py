@@ -219,7 +219,7 @@ FILE_ERRORS = {
         "tensor t-values of .* must have 3 columns, the dim of the table, got 4",
     ),
     "fewer values": ({"t-values": np.zeros([N, 3], np.float32)}, "DataLoss", "t-values .* got 204"),
-    "no values": ({"t-values": None}, "DataLoss", "tensor t-values must be in .* beside t-keys"),
+    "no values": ({"t-values": None}, "DataLoss", "checkpoint .* has t-keys but no t-values"),
     "double values": ({"t-values": np.zeros([N, 3])}, "InvalidArgument", "float, got double"),
     "flat values": ({"t-values": np.zeros([N], np.float32)}, "InvalidArgument", "rank 2.*204"),
     "string keys": ({"t-keys": np.array(["a"])}, "InvalidArgument", "t-keys .* int64, got string"),
