@@ -181,7 +181,7 @@ class Replay(tf.train.SessionRunHook):
 
 
 def input_fn_of(windows: Sequence[Window]) -> Callable[[], tf.data.Dataset]:
-    """An input_fn of which each batch is a window."""
+    """An input_fn whose batches are windows."""
 
     def batches() -> Iterator[Any]:
         for window in windows:

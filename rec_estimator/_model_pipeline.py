@@ -296,7 +296,7 @@ def _check_tensors(features: Any) -> None:
 
 
 def _check_labels(labels: Any, vectors: Dict[str, tf.Tensor]) -> None:
-    """Refuses labels without one row per example, as far as static shapes are known.
+    """Refuses labels whose static shape does not have one row per example.
 
     A model of two towers has examples of users and of items, and labels of one of them.
     """

@@ -560,7 +560,7 @@ def declared_features():
 
 
 def stock_model_fn(features, labels, mode):
-    """A model without a word of ours, with a stock optimizer."""
+    """A model that uses no name of ours, with a stock optimizer."""
     inputs = tf.concat([features[name] for name in ("user", "item", "tags")], axis=1)
     weights = tf.get_variable("weights", [12, 1], initializer=tf.ones_initializer())
     logits = tf.squeeze(tf.matmul(inputs, weights), axis=1)

@@ -230,7 +230,7 @@ def classes_of(path):
 
 
 def test_a_class_of_the_package_is_defined_once():
-    # The linker takes one destructor for two classes of one name, without a word.
+    # The linker silently takes one destructor for two classes of the same name.
     counts = collections.Counter(name for path in CPP_SOURCES for name in classes_of(path))
     assert len(counts) > 150, "the classes were not found"
     assert not [name for name, count in counts.items() if count > 1]

@@ -119,7 +119,7 @@ class Field:
     """A column, and how its values follow from those of the files.
 
     Attributes:
-      column: What a model is told.
+      column: The column, as models see it.
       source: Name in the files.
       type: "int": ids are integers; "text": ids are text, which is hashed. None: as the files have
         them; text files have text.

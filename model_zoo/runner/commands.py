@@ -46,10 +46,10 @@ def train(
     Args:
       config: The configuration.
       data: Its data. None: they are loaded.
-      say: Takes lines that tell what happens.
+      say: Takes lines that say what happens.
 
     Returns:
-      {part: {metric: value}} for the parts "test" and "validation", as far as there are such rows;
+      {part: {metric: value}} for the parts "test" and "validation" that have rows;
       in the order of time also "progressive", the mean over all windows; "steps" and the
       "best_epoch", "samples_per_second", and "rows" by table. {} in a task of a cluster that is no
       evaluator.

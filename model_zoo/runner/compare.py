@@ -75,7 +75,7 @@ def compare(
         number of epochs; all its runs then take that number, and also train on validation rows.
       output: JSON file that gets each run when it is finished. Runs that it has are not done again.
       data: The data. None: they are loaded.
-      say: Takes lines that tell what happens.
+      say: Takes lines that say what happens.
 
     Returns:
       "config", "data", "versions", "epochs" by model that `refit` chose, and "runs", each of which

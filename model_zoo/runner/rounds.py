@@ -34,7 +34,7 @@ class Rounds:
       data: Its data.
       record: The record of the run.
       stop: Handles the signals.
-      say: Takes lines that tell what happens.
+      say: Takes lines that say what happens.
     """
 
     def __init__(

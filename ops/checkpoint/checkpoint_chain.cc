@@ -81,9 +81,10 @@ Status FindStoredTable(CheckpointFile* file, const std::string& name,
       const std::string source = StrCat(name, "/part_", part);
       if (!file->Has(source + kKeys)) continue;
       if (part != static_cast<int64_t>(shards.size())) {
-        return DataLoss("checkpoint ", file->prefix(), " has ", source,
-                        "-keys but no ", name, "/part_", shards.size(),
-                        "-keys; shards are missing");
+        return DataLoss(
+            "checkpoint ", file->prefix(), " has ", source, "-keys but no ",
+            name, "/part_", shards.size(),
+            "-keys: shards are missing; restore a whole checkpoint");
       }
       shards.push_back({source, part, 0});
     }

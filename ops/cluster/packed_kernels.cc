@@ -476,7 +476,7 @@ class GradientsPackOp : public OpKernel {
     int64_t keys = 0;
   };
 
-  // Adds the rows of a list to the sums. False: an index is none of these.
+  // Adds the rows of a list to the sums. False: an index is out of range.
   static bool AddList(const Gradient& gradient, const float* rows,
                       const Tensor& list, float* sums) {
     const int32_t* const to = list.flat<int32_t>().data();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows in tensors that cross between tasks: in the type in which their table
 // stores values, so that rows of 16-bit numbers are sent in half the bytes.
-// Whoever sends them has floats that are such numbers, whoever receives them
-// widens them, and neither changes a value.
+// The sender has floats that are such numbers, the receiver widens them, and
+// neither changes a value.
 #ifndef REC_ESTIMATOR_OPS_CLUSTER_STORED_ROWS_H_
 #define REC_ESTIMATOR_OPS_CLUSTER_STORED_ROWS_H_
 

@@ -148,7 +148,7 @@ class Loop {
   std::exception_ptr failed_;  // What the first failed block threw.
 };
 
-// Those of the session of a kernel.
+// How many inter-op threads the session of a kernel has.
 int64_t InterOpThreadsOf(OpKernelContext* context) {
   auto* const library = context->function_library();
   const auto* config = library == nullptr ? nullptr : library->config_proto();

@@ -27,7 +27,7 @@ using ::tensorflow::tstring;
 // for all of them: a step neither writes them again nor reads so much memory.
 class WholeIndices {
  public:
-  // False: there are none of this shape.
+  // False: none has this shape.
   static bool Find(const TensorShape& ids, Tensor* indices) {
     Kept& kept = AllKept();
     const std::lock_guard<std::mutex> lock(kept.mutex);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control edges of a packed step, led so that few of them cross between tasks,
-// where each is a tensor.
+// Reroutes the control edges of a packed step so that few of them cross between
+// tasks, where each is a tensor.
 //
 // Everything that a step changes waits for the reservations of all parameter
 // servers. The edges from n reservations to n servers would be n * n tensors.
-// But the rows that a worker gets tell it that a reservation was made: so what
-// waits for reservations elsewhere waits for an op on the worker, and packed
-// gradients bring that to the servers.
+// But a worker that gets rows knows that their reservation was made. So an op
+// on the worker waits for the reservations, what waited for them elsewhere
+// waits for this op, and packed gradients carry that to the servers.
 #ifndef REC_ESTIMATOR_OPS_PASSES_REDUCE_CONTROL_EDGES_H_
 #define REC_ESTIMATOR_OPS_PASSES_REDUCE_CONTROL_EDGES_H_
 

@@ -68,8 +68,8 @@ bool IsAlways(const OutputTensor& output, int64_t expected) {
          tensor.scalar<int64_t>()() == expected;
 }
 
-// Appends the lists of which a tensor of keys is made, in order. Lists that
-// were concatenated are taken apart, so that they are those of the lookups.
+// Appends the lists that a tensor of keys is made of, in order. Concatenated
+// lists are split again into the lists of the lookups.
 Status AppendSources(const OutputTensor& keys,
                      std::vector<OutputTensor>* sources) {
   const OutputTensor source = Source(keys);

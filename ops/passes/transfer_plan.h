@@ -28,7 +28,7 @@ struct KeySection {
   tensorflow::OutputTensor handle;
   std::string unknown;  // As its lookups say; empty: there is none.
   int64_t dim = 0;
-  // In which its rows are sent.
+  // The type in which its rows are sent.
   tensorflow::DataType value_dtype = tensorflow::DT_FLOAT;
 };
 

@@ -32,8 +32,8 @@ struct TableStorage {
   int64_t memory_limit = 0;
   int64_t memory_budget = 0;
   std::string spilled_first;
-  // That of all tables of the session with this memory_budget; nullptr if it is
-  // 0.
+  // Shared by all tables of the session with this memory_budget; nullptr if it
+  // is 0.
   std::shared_ptr<MemoryBudget> budget = nullptr;
 
   // Reads and checks the attributes.

@@ -93,10 +93,10 @@ struct Reservation {
   std::shared_ptr<const std::vector<std::vector<SlotSpec>>> slots;
   std::string rule;
   std::vector<TrainedTable> tables;
-  std::vector<Tensor> keys;  // And counted keys, which `step` reads.
+  std::vector<Tensor> keys;  // With counted keys; `step` reads them.
   std::vector<std::shared_ptr<const RowHints>> hints;  // From lookups, or null.
   bool is_packed = false;  // Whether TablesApplyPacked applies it.
-  PackedKeys sections;     // If it is.
+  PackedKeys sections;     // Only if it is packed.
   std::unique_ptr<TrainingStep> step;
   std::atomic<bool> is_used{false};
 };

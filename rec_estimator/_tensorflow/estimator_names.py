@@ -171,5 +171,5 @@ def _new_name(old: str) -> str:
 
 
 def _public(module: ModuleType) -> Dict[str, Any]:
-    """The attributes of a module, but for those that Python gives to every module."""
+    """The attributes of a module, except those that Python gives to every module."""
     return {name: getattr(module, name) for name in dir(module) if not name.startswith("__")}

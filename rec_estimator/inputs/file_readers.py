@@ -96,7 +96,7 @@ class TextReader:
                 with tf.io.gfile.GFile(name, "rb") as file:
                     num_bytes += len(file.readline().rstrip(b"\n"))
                     num_lines += 1
-            # One byte for each line end, but for that of the last line, which may be missing. More
+            # One byte for each line end, except that of the last line, which may be missing. More
             # bytes are carriage returns.
             if tf.io.gfile.stat(name).length - num_bytes <= num_lines:
                 return np.int64(0)

@@ -113,7 +113,7 @@ class SavedModelPredictor(Predictor):
 
         Args:
           delta: The name of the delta in the folder that was chosen when the model was exported.
-            "" changes nothing: the result tells what the model has.
+            "" changes nothing; the result says what the model has.
 
         Returns:
           The step of the model, and what the delta changed.

@@ -400,7 +400,7 @@ def _look_up_combined(table: EmbeddingTable, request: _Combination) -> tf.Tensor
 
 
 def _combine_values(request: _Combination, max_norm: Optional[float]) -> tf.Tensor:
-    """Looks up, clips, and combines with one op more."""
+    """Looks up, clips, and combines with a second op."""
     values = clip(_read(request), max_norm)
     dtype = values.dtype
     number = tf.float64 if dtype == tf.float64 else tf.float32  # What the op computes with.

@@ -175,7 +175,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     )
     parser.add_argument("--png", metavar="FILE", help="draw frequencies")
     parser.add_argument(
-        "--compare", metavar="OLDER", help="only tell what has changed since this checkpoint"
+        "--compare", metavar="OLDER", help="only print what has changed since this checkpoint"
     )
     options = parser.parse_args(arguments)
     try:

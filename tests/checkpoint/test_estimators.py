@@ -100,6 +100,6 @@ def test_each_estimator_starts_from_the_rows_of_another(tmp_path, make, is_list)
 def test_the_estimators_are_kinds_of_estimator(tmp_path):
     for name in ("BaselineClassifier", "DNNClassifier", "LinearRegressor", "RecEstimator"):
         assert issubclass(getattr(rec, name), rec.Estimator)
-    # As before it was ours: TensorFlow refuses whoever overrides its methods.
+    # As in TensorFlow, a subclass may not override its methods.
     with pytest.raises(ValueError, match="cannot override members of Estimator"):
         type("Overriding", (rec.Estimator,), {"train": None})(lambda features: None, str(tmp_path))

@@ -165,7 +165,7 @@ KILLED_WHILE_REMOVING = textwrap.dedent(
         with AtomicCheckpoint(str(folder / "model-3")):
             pass
         names = sorted(os.listdir(folder))
-        if had_index:  # Then the checkpoint is whole, but for its folder with plain arrays.
+        if had_index:  # Then the checkpoint is whole, except for its folder with plain arrays.
             assert set(kept + removed[:-1]) <= set(names) <= set(kept + removed), names
         else:
             assert names == kept, names

@@ -213,7 +213,7 @@ def test_tables_have_a_row_for_each_key_of_the_training_rows(trained):
 
 
 def untrained(checkpoint):
-    """The names of the trainable tensors of a checkpoint of which a float never got a gradient.
+    """The names of the trainable tensors of a checkpoint that have a float without a gradient.
 
     The first moment of Adam is 0 there. Of a dense variable, only the sum is looked at: units of
     a ReLU may be dead.

@@ -46,7 +46,7 @@ def test_tables_with_hyperparameters_of_their_own_share_the_op_too(graph):
         before = session.run(rows)
         session.run(train_op)
         after = session.run(rows)
-    # The first step of Adam is the learning rate, but for epsilon; decay takes half of the value.
+    # The first step of Adam is the learning rate, up to an epsilon; decay halves the value.
     np.testing.assert_allclose(before[0] * 0.5 - after[0], 0.1, atol=1e-6)
     np.testing.assert_allclose(before[1] - after[1], 0.1, atol=1e-6)
 

@@ -206,7 +206,7 @@ def test_739_lookups_steps_evictions_saves_and_exports_may_run_at_once(tmp_path,
         session.run(tf.global_variables_initializer())
         assert in_threads(session, 6, work) == []
         assert (session.run(table.get_frequency(ids)) == 2 * steps).all()
-        # Each step subtracts 1 for a gradient of 1, but for the step that admits nothing yet.
+        # Each step subtracts 1 for a gradient of 1, except the step that admits nothing yet.
         rows = session.run(reads[0], {keys: ids})
     expected = 2 * steps - (1 if make_filter else 0)
     assert (rows == -expected).all()

@@ -69,7 +69,7 @@ def test_memory_stays_level_and_the_rows_of_a_step_stay():
             if begin > 1500:
                 # A step evicts its excess and no more.
                 assert bytes_of(keys) > budget - sum(BYTES.values())
-        # Both tables have the same keys, so they keep as many, but for the roundings of 20 steps.
+        # Both tables have the same keys, so they keep as many, up to the rounding of 20 steps.
         assert len(keys["narrow"]) == pytest.approx(len(keys["wide"]), rel=0.05)
 
 
@@ -175,6 +175,6 @@ def test_an_estimator_keeps_to_the_budget_and_to_a_smaller_one_after_a_restart(t
         estimator = estimator_in(tmp_path, keys)
         estimator.train(input_fn, steps=30)
         budget = keys * sum(BYTES.values())
-        # Full but for a part of the last batch, which has 50 keys.
+        # Full, except for a part of the last batch, which has 50 keys.
         assert 0.95 * budget < saved_bytes(estimator) <= budget + sum(BYTES.values())
     assert estimator.evaluate(input_fn, steps=1)["global_step"] == 60

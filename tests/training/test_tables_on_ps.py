@@ -214,7 +214,7 @@ def test_the_folder_of_a_table_has_the_rows_of_all_ps(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("num_ps", [1, 3])
 def test_new_keys_start_from_the_bank_of_the_checkpoint(tmp_path, num_ps):
-    """And not from the one that the graph of the cluster, with another seed, would draw."""
+    """Not from the one that the graph of the cluster, with another seed, would draw."""
 
     def vectors(number, seed, restore=None):
         device, session_of = where(number)

@@ -11,7 +11,7 @@ namespace rec_estimator {
 namespace {
 
 constexpr uint32_t kPolynomial = 0x82F63B78;  // Reflected.
-// Bytes of a lane. Three of them are a page of 4 KiB but for its header. The
+// Bytes of a lane. Three of them are a page of 4 KiB without its header. The
 // shifts of a block cost a twentieth of its time.
 constexpr size_t kLane = 1360;
 

@@ -49,9 +49,9 @@ class SharedMutex {
   }
   void unlock_shared() { pthread_rwlock_unlock(&lock_); }
 
-  // How often the lock was taken exclusively: whoever holds it learns whether
-  // what it guards may have changed since. Needs the lock, shared at least.
-  // Wraps around.
+  // How often the lock was taken exclusively. Its holder learns from it whether
+  // what the lock guards may have changed since. Needs the lock, shared at
+  // least. Wraps around.
   uint32_t writes() const { return writes_; }
 
  private:

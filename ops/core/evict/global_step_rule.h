@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rule of GlobalStepEvict: evicts keys by the step of their last apply.
-// Also that of TimeEvict, whose versions are seconds.
+// TimeEvict uses it, too: its versions are seconds.
 #ifndef REC_ESTIMATOR_OPS_CORE_EVICT_GLOBAL_STEP_RULE_H_
 #define REC_ESTIMATOR_OPS_CORE_EVICT_GLOBAL_STEP_RULE_H_
 

@@ -36,7 +36,7 @@ class MemoryBudget {
   void Join(const StripeSet* table);
   void Leave(const StripeSet* table);
 
-  // What the tables took at one moment.
+  // What all tables took at the same moment.
   class Use {
    public:
     Use() = default;

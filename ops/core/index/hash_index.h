@@ -60,7 +60,7 @@ class HashIndex {
     uint32_t& count() const { return bucket()->count[entry()]; }
     int64_t& version() const { return bucket()->version[entry()]; }
     void MarkChanged() const { bucket()->changes |= 1u << entry(); }
-    bool changed() const {  // Or pending.
+    bool changed() const {  // Also while it is pending.
       return (bucket()->changes & (kChangedAndPending << entry())) != 0;
     }
     // Copies all but the key to `other`.

@@ -73,7 +73,7 @@ void AddIndexedRows(const float* values, const Index* index, int64_t n, int dim,
 }
 
 // Calls work(at, indices, size) for parts of the indices (n), which are copied
-// and checked. False, with a part done: an index is none of `rows` rows.
+// and checked. False, with a part done: an index is not in [0, rows).
 template <typename Work>
 bool ForCheckedIndices(const int32_t* index, int64_t n, int64_t rows,
                        const Work& work) {

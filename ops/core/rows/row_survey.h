@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RowSurvey: what whoever copies all rows, as a save does, can learn of them
-// for almost nothing: the largest norms, and which floats are not finite.
+// RowSurvey: what code that copies all rows, as a save does, can learn at
+// almost no cost: the largest norms, and which floats are not finite.
 #ifndef REC_ESTIMATOR_OPS_CORE_ROWS_ROW_SURVEY_H_
 #define REC_ESTIMATOR_OPS_CORE_ROWS_ROW_SURVEY_H_
 

@@ -57,7 +57,7 @@ class RowPrefetcher {
         view_(store.view()),
         row_bytes_(store.row_bytes()) {}
 
-  // Those of all keys before `end`.
+  // Fetches the rows of all keys before `end`.
   void FetchTo(uint32_t end) {
     for (; fetched_ < end; ++fetched_) {
       if (kAllHaveRows || entries_[fetched_].found()) {

@@ -33,7 +33,7 @@ struct GroupPlan {
 
   EntryRef* entries;
   uint32_t* rows;  // Row words.
-  // (n_without_row) the keys that have no row, but for padding.
+  // (n_without_row) the keys that have no row, except padding.
   uint32_t* without_row;
   // Counts of keys in the sketch before the batch, so that no key counts what
   // another key of the batch adds.

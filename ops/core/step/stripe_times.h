@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StripeTimes: when the keys of some stripes were found, to tell later what of
-// the result still holds. A time is a count of exclusive locks.
+// StripeTimes: when the keys of some stripes were found, so that a later step
+// knows which of the results still hold. A time is a count of exclusive locks.
 #ifndef REC_ESTIMATOR_OPS_CORE_STEP_STRIPE_TIMES_H_
 #define REC_ESTIMATOR_OPS_CORE_STEP_STRIPE_TIMES_H_
 

@@ -21,7 +21,7 @@
 namespace rec_estimator {
 namespace {
 
-// Costs in cycles. Those of an occurrence are for one in the caches.
+// Costs in cycles. An occurrence costs this much if it is in the caches.
 constexpr int64_t kSortOccurrence = 16;
 constexpr int64_t kFindOccurrence = 60;
 constexpr int64_t kUpdateOccurrence = 60;  // And 8 per float.

@@ -88,7 +88,7 @@ class ThreadsReader : public BatchReader {
     for (std::thread& thread : threads_) thread.detach();
   }
 
-  // The lock is held. A system without threads to spare gets fewer of them.
+  // The lock is held. If the system refuses more threads, fewer will do.
   void StartThreads() {
     if (!threads_.empty()) return;
     try {

@@ -41,7 +41,7 @@ class BatchReader {
   virtual ~BatchReader() = default;
 
   // Begins to read requests (n), which stay where they are until the result is
-  // destroyed. Those of a thread are begun in the order of its calls.
+  // destroyed. Reads of a thread begin in the order of its calls.
   virtual std::unique_ptr<Reading> Start(ReadRequest* requests, size_t n) = 0;
   void Read(ReadRequest* requests, size_t n) { Start(requests, n)->Wait(); }
   virtual const char* name() const = 0;

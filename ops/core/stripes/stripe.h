@@ -221,7 +221,7 @@ class Stripe {
   void FreeRowOf(EntryRef entry);
   void NoteErased(int64_t key);
 
-  // Two lines of which a lookup reads all that it needs.
+  // A lookup needs only what is in these two lines.
   static_assert(sizeof(SharedMutex) <= kCacheLine, "one line");
   alignas(kCacheLine) mutable SharedMutex mutex_;
   alignas(kCacheLine) HashIndex index_;

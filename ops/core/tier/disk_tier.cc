@@ -404,7 +404,7 @@ bool DiskTier::Spill(DiskError* error) {
 bool DiskTier::MakeRoomOnDisk(DiskError* error) {
   if (log_->WriteFullBuffers(error)) return true;
   if (error->fault != StorageFault::kNoSpace) return false;
-  // Rows that were freed since may leave room, of which a segment needs some.
+  // Rows that were freed since may leave room for a segment.
   CompactForRoom(kCompactedForRoom);
   return log_->WriteFullBuffers(error);
 }

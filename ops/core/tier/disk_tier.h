@@ -198,7 +198,7 @@ class DiskTier final : public RowsBeyondMemory {
   // Who brings rows in: a step, whose keys are held, or a batch on its way.
   enum class For { kStep, kBatchAhead };
 
-  // memory_bytes: of the rows that stay in memory, as far as it is known.
+  // memory_bytes: about what the rows that stay in memory take.
   DiskTier(StripeSet* stripes, RowStore* store, const TierSpec& spec,
            int64_t memory_bytes);
 

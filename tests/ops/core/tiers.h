@@ -148,7 +148,7 @@ class Twins {
     return step;
   }
   std::vector<float> RandomGrads(size_t n) { return RandomFloats(n * dim_); }
-  // That of the next step.
+  // The version of the next step.
   int64_t NextVersion() { return ++version_; }
 
   void Apply(int64_t keys, const RowUpdate& update) {

@@ -43,7 +43,7 @@ TEST(FastRangeCoversTheRangeMonotonically) {
 
 TEST(TheSecretIsDrawnWhenTheLibraryIsLoaded) {
   EXPECT_TRUE(hash_secret.first != hash_secret.second);
-  EXPECT_TRUE(hash_secret.first > UINT32_MAX);  // But for 1 of 2^32 draws.
+  EXPECT_TRUE(hash_secret.first > UINT32_MAX);  // All but 1 of 2^32 draws.
 }
 
 TEST(TheHashOfAKeyIsAnotherOneWithEverySecret) {

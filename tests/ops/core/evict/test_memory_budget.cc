@@ -148,7 +148,7 @@ TEST(OldestRowsOfATableGoFirst) {
   int64_t last = 0;
   for (; last < 300 * 50; last += 50) tables.Train({Range(last, 50)});
   const int64_t n = tables[0].size();
-  // The rows of the newest half, if not of all, are there but for a few.
+  // All but a few rows of the newest half, if not of all, are there.
   Keys newest = Range(last - n / 2, n / 2);
   std::vector<int64_t> versions(newest.size());
   tables[0].Versions(newest.data(), newest.size(), versions.data());

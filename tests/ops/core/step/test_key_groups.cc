@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// KeyGroups: whoever sorts and deduplicates the keys, each distinct key is in
-// one group, with its occurrences in the order of the batch.
+// KeyGroups: no matter what sorts and deduplicates the keys, each distinct key
+// is in one group, with its occurrences in the order of the batch.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

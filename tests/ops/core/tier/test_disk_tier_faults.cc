@@ -344,7 +344,7 @@ int64_t FailEachAllocation(const std::function<void(int64_t)>& limit) {
 }
 
 TEST(AStepWhoseSmallAllocationsFailChangesNoTable) {
-  // Those of bringing rows in.
+  // The allocations that bring rows in.
   EXPECT_TRUE(FailEachAllocation([](int64_t n) { news_left = n; }) > 20);
 }
 
