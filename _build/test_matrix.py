@@ -8,7 +8,7 @@ An environment takes 2 GB in build/matrix/ and is deleted when its tests are don
 stays and is used again. TensorFlow 2.16 and later have Keras 3; the tests that need Keras 2 run
 after the others, with tf-keras. Tests that fail are run again, one at a time: those that wait for
 another process fail on a busy machine. With --output the result of a pair is stored when the pair
-is done, beside those of other pairs; a pair that has a result of this commit is not run again
+is done, next to those of other pairs; a pair that has a result of this commit is not run again
 unless --again is given. `make docs` writes the results into docs/compatibility.md. The command
 fails if a test fails twice or a Python is missing.
 """
@@ -251,7 +251,7 @@ def _stored(path: pathlib.Path) -> Dict[str, Any]:
 
 
 def store(path: pathlib.Path, pair: str, result: Dict[str, Any]) -> None:
-    """Puts the result of a pair beside those of the others; parts never replace a whole run."""
+    """Puts the result of a pair next to those of the others; parts never replace a whole run."""
     stored = _stored(path)
     before = stored.get(pair)
     if before is None or "parts" in before or "parts" not in result:

@@ -3,7 +3,7 @@
 
     python -m benchmarks.bench_row_dtypes [--rows 1000000] [--rounds 9] [--output FILE.json]
 
-Batches are those of bench_table.py. Of 10M rows or more, each type is measured beside float32 in a
+Batches are those of bench_table.py. Of 10M rows or more, each type is measured against float32 in a
 run of its own: with more tables than that, the last ones get no huge pages on a machine of 24 GB.
 
 Columns: ms: a lookup of a batch, median. MB: memory of the table, index included. ratio: time, and

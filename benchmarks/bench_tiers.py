@@ -49,7 +49,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXPONENTS = (1.05, 1.2)
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 MIB = 1 << 20
-# Those of "hits", in steps, are to tell a difference of 5 %.
+# Enough rounds of steps to show a difference of 5 % in hits.
 ROUNDS = {"steps": 27, "save": 3, "shares": 9}
 STEPS = 10  # In a round.
 WARM_UP = 30  # Steps of each distribution, so that its frequent rows are in memory.

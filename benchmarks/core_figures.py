@@ -292,7 +292,7 @@ def _line_ns(found: Result, what: str, mib: int) -> float:
 
 @figure(PAGE, "bench_memory", "core_step_cached", "profile_models", *TABLES[:1], *HOT_TABLES[:1])
 def limits(lines: Result, cached: Result, profile: Result, *lookups: Result) -> str:
-    """What the cache lines of tables take at least, and what the rest takes, beside what tables do.
+    """What the cache lines of tables take at least, what the rest takes, and what tables do take.
 
     Args:
       lines: Of bench_memory.cc.

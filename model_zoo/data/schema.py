@@ -60,7 +60,7 @@ class Condition:
         """Parses "rating >= 4", "status == sold" or "click".
 
         Raises:
-          ValueError: The text is none of these.
+          ValueError: The text has none of these forms.
         """
         found = _CONDITION.fullmatch(text)
         if not found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training on a cluster: each task runs the same command, and TF_CONFIG says which one it is.
+"""Training on a cluster: each task runs the same command, and TF_CONFIG selects the task.
 
 The chief and the workers train, the ps tasks hold tables and variables, and the evaluator
 validates: it keeps the best checkpoint, writes run.json and tests the model at the end.

@@ -32,7 +32,7 @@ REGISTER_OP("RecEstimator>TablesBringIn")
     .SetShapeFn(TablesBringInShape)
     .Doc(R"doc(
 Brings the rows of keys from disk into memory before the training step that needs them, and keeps them there until that
-step must have run. Changes nothing that can be read of a table, apart from the counts of TableTierCounts. A dataset
+step must have run. Changes nothing that a read of a table sees, apart from the counts of TableTierCounts. A dataset
 calls it once for each batch.
 
 A table that is not initialized, or that has no rows on disk, is left alone. If the disk fails, rows stay there: the

@@ -57,7 +57,7 @@ class RowReports:
       policy: One of NON_FINITE_POLICIES.
 
     Raises:
-      ValueError: policy is another one.
+      ValueError: policy has another value.
     """
 
     def __init__(self, policy: str) -> None:

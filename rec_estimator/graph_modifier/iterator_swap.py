@@ -70,7 +70,7 @@ def check_swappable(cut: Cut) -> None:
         if op is not cut.get_next and op.type not in _OTHER_USES:
             raise ValueError(
                 f"iterator {handle.op.name!r} must give its batches to one get_next() to be "
-                f"replaced, got {op.name!r} ({op.type}) beside {cut.get_next.name!r}; call "
+                f"replaced, got {op.name!r} ({op.type}) and {cut.get_next.name!r}; call "
                 "get_next() once and use its tensors everywhere"
             )
     if handle.op.type != _ONE_SHOT and not initializers_of(cut.get_next):

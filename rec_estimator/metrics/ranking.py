@@ -165,7 +165,7 @@ def _mean(
     rank = 2 if groups is None else 1
     for argument, tensor in (("labels", labels), ("predictions", predictions)):
         if tensor.shape.rank not in (None, rank):
-            shape = "[B, N], a list in each row" if groups is None else "[B] beside groups"
+            shape = "[B, N], a list in each row" if groups is None else "[B] with groups"
             raise ValueError(f"{argument} must be {shape}, got {tensor.shape}; reshape it")
 
     def total(gains: tf.Tensor, scores: tf.Tensor, lists: tf.Tensor) -> tf.Tensor:

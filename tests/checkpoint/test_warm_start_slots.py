@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm starts bring the slots of tables wherever TensorFlow brings those of a variable beside."""
+"""Warm starts bring the slots of tables where TensorFlow brings those of a variable next to it."""
 
 import logging
 

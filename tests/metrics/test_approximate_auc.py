@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The zoo's AUC beside the AUC of all pairs, also of models that are sure."""
+"""The zoo's AUC against the AUC of all pairs, also of models that are sure."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics beside their definitions in NumPy, however the samples are cut into batches."""
+"""Metrics against their definitions in NumPy, however the samples are cut into batches."""
 
 import numpy as np
 import pytest
@@ -308,7 +308,7 @@ def test_a_bad_batch_is_an_error_that_adds_nothing(metric, arguments, message):
         (
             lambda: rec.metrics.recall([[1]], [[0.5]], 1, groups=[1]),
             ValueError,
-            r"labels must be \[B\] beside groups",
+            r"labels must be \[B\] with groups",
         ),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of the zoo beside their formulas in NumPy, with the variables that they made."""
+"""The layers of the zoo against their formulas in NumPy, with the variables that they made."""
 
 import itertools
 

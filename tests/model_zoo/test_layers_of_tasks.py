@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of several labels and of two towers beside their formulas in NumPy."""
+"""The layers of several labels and of two towers against their formulas in NumPy."""
 
 import types
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of several labels, NeuMF and two towers: losses beside NumPy, and errors."""
+"""The models of several labels, NeuMF and two towers: losses against NumPy, and errors."""
 
 import types
 

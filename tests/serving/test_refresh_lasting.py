@@ -81,7 +81,7 @@ def resident():
 
 @contextlib.contextmanager
 def requests_all_the_time(served, ids):
-    """Requests of which each keeps what the refreshes beside it replace."""
+    """Requests, each of which keeps what refreshes replace while it runs."""
     ended = threading.Event()
 
     def ask():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables with a capacity: which rows they keep, beside caches in NumPy; deltas; what is refused."""
+"""Tables with a capacity: which rows they keep, against NumPy; deltas; what is refused."""
 
 import collections
 

@@ -44,7 +44,7 @@ class HeldKeys {
   std::bitset<kBits> bits_;
 };
 
-// Who holds keys of a table.
+// All that holds keys of a table.
 //
 // Thread rule: any thread may call any method at any time.
 class KeyHolders {

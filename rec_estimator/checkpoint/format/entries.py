@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses the entries of an index, and refuses those that contradict themselves.
 
-An index may be damaged in spite of its checksums, or made to do harm. An entry that passes here has
+An index may be damaged in spite of its checksums, or malicious. An entry that passes here has
 a type that TensorFlow knows, a shape whose product is an int64, and slices that cover it with as
 many bytes as it takes.
 """
