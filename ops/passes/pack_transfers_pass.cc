@@ -346,9 +346,9 @@ class Packer {
     return AddNode(&builder, inputs, request_.worker, graph_, gradients);
   }
 
-  // If each gradient is the part of a shard: changes `grads` to the gradients
-  // of all shards, and `places` to the rows of the shard in them. The update
-  // has then lost these inputs and must be removed.
+  // If each gradient is the part of a shard: lets `grads` be the gradients of
+  // all shards, and `places` the rows of the shard there. The update must be
+  // removed then: it has lost these inputs.
   void TakeUndivided(std::vector<OutputTensor>* grads,
                      std::vector<OutputTensor>* places) {
     std::vector<OutputTensor> undivided, rows;

@@ -243,7 +243,7 @@ void RunOutOfMemory(const FilterSpec& filter, int dim, rlim_t step) {
   const int64_t bytes = table.memory_bytes();
   const SavedSketch sketch_before = SketchOf(table);
 
-  SpareMemory::OfProcess().FreeAll();  // From other tests; counts as mapped.
+  SpareMemory::OfProcess().FreeAll();  // Of other tests; it counts as mapped.
   rlimit before;
   EXPECT_EQ(getrlimit(RLIMIT_AS, &before), 0);
   int refused = 0;
