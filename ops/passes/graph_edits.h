@@ -8,6 +8,7 @@
 // were written. In phase 1: spread_shard_rows_pass.cc. In phase 2:
 // fuse_lookups_pass.cc, which fuses the lookups that are left. In phase 3:
 // hand_over_pass.cc. OptimizerOptions.L0 turns all of them off.
+// same_batch_pass.cc is not about lookups: it runs before placement, always.
 //
 // Python's graph, exports and passes in Python never see what these passes add.
 //

@@ -40,6 +40,8 @@ inline constexpr char kTablesApplyPacked[] = "RecEstimator>TablesApplyPacked";
 // TensorFlow's.
 inline constexpr char kCast[] = "Cast";
 inline constexpr char kConcat[] = "ConcatV2";
+inline constexpr char kIdentityN[] = "IdentityN";
+inline constexpr char kIteratorGetNext[] = "IteratorGetNext";
 inline constexpr char kNoOp[] = "NoOp";
 inline constexpr char kPack[] = "Pack";
 inline constexpr char kReadVariable[] = "ReadVariableOp";

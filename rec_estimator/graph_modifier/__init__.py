@@ -17,7 +17,7 @@ Read the package in this order:
     key_paths.py         finds the ops between a batch and the keys; refuses what cannot be moved
     rows_ahead.py        adds an op to the dataset that brings rows of coming batches from disk
     iterator_swap.py     builds a dataset that runs these ops; its iterator replaces the old one
-    ops/pipeline/same_batch_pass.cc   keeps tensors of the old batch valid in each step
+    ops/passes/same_batch_pass.cc  keeps tensors of the old batch valid in each step
     prepared_input.py    what scripts use afterwards: the initializer of the data, the batch
 
 declared_inputs.py is for graphs that are not modified: it checks ids that a dataset declares.

@@ -6,7 +6,7 @@ reads from disk (rows_ahead.py), and prefetches. The op that started the old ite
 the new one. Every op that took a tensor of the old batch, or an output of the cut, takes it from
 the new iterator. Only the script's own tensors of the old batch still come from the old
 IteratorGetNext, and a Saver built later still has the old iterator. When a step runs,
-ops/pipeline/same_batch_pass.cc turns that op into an identity of the new one, and gives the new
+ops/passes/same_batch_pass.cc turns that op into an identity of the new one, and gives the new
 iterator to every op that has the old one.
 """
 
@@ -26,7 +26,7 @@ _PREFETCHED_BATCHES = 10
 # because the two may be counted in either order.
 _BATCHES_AHEAD = _PREFETCHED_BATCHES + 4
 
-# ops/pipeline/same_batch_pass.cc reads these attributes of iterators and IteratorGetNext ops: the
+# ops/passes/same_batch_pass.cc reads these attributes of iterators and IteratorGetNext ops: the
 # control input with the second takes the place of an op with the first.
 _REPLACED = "_rec_estimator_replaced"
 _REPLACEMENT = "_rec_estimator_replacement"

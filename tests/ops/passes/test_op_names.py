@@ -8,7 +8,8 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.graph_passes import op_registry
 
-FOLDER = pathlib.Path(__file__).parents[3] / "ops" / "passes"
+OPS = pathlib.Path(__file__).parents[3] / "ops"
+FOLDER = OPS / "passes"
 LITERAL = re.compile(r'"((?:RecEstimator>)?\w+)"')
 
 
@@ -24,7 +25,7 @@ def test_each_constant_is_the_type_of_an_op():
 
 
 def test_only_the_header_spells_the_types_of_ops():
-    files = [path for path in FOLDER.iterdir() if path.name != "op_names.h"]
+    files = {*FOLDER.iterdir(), *OPS.rglob("*_pass.cc")} - {FOLDER / "op_names.h"}
     assert len(files) > 8
     spelled = {
         f"{path.name}: {name}"
@@ -33,3 +34,7 @@ def test_only_the_header_spells_the_types_of_ops():
         if is_op_type(name)
     }
     assert spelled == set(), "use the constants of ops/passes/op_names.h"
+
+
+def test_each_pass_is_in_the_folder_of_passes():
+    assert {path.parent for path in OPS.rglob("*_pass.cc")} == {FOLDER}

@@ -12,11 +12,12 @@
 #include <vector>
 
 #include "ops/kernel/errors.h"
+#include "ops/passes/op_names.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_builder.h"
 #include "tensorflow/core/graph/graph.h"
 
-namespace rec_estimator {
+namespace rec_estimator::passes {
 namespace {
 
 using ::absl::Status;
@@ -29,7 +30,6 @@ using tensorflow::Node;
 // replacements. A replaced node has a control edge from its replacement.
 constexpr char kReplaced[] = "_rec_estimator_replaced";
 constexpr char kReplacement[] = "_rec_estimator_replacement";
-constexpr char kGetNext[] = "IteratorGetNext";
 
 bool IsReplaced(const Node& node) {
   return node.attrs().Find(kReplaced) != nullptr;
@@ -75,7 +75,7 @@ Status ReplaceByIdentity(Graph* graph, Node* node, Node* source) {
     return Internal(node->name(),
                     " must wait for the IteratorGetNext that replaces it");
   }
-  tensorflow::NodeDefBuilder builder(node->name(), "IdentityN");
+  tensorflow::NodeDefBuilder builder(node->name(), kIdentityN);
   std::vector<tensorflow::NodeDefBuilder::NodeOut> inputs;
   for (int i = 0; i < node->num_outputs(); ++i) {
     inputs.emplace_back(source->name(), i, source->output_type(i));
@@ -112,7 +112,7 @@ class SameBatchPass : public tensorflow::GraphOptimizationPass {
       if (IsReplaced(*node)) replaced.emplace_back(node, FindReplacement(node));
     }
     for (const auto& [node, source] : replaced) {
-      TF_RETURN_IF_ERROR(node->type_string() == kGetNext
+      TF_RETURN_IF_ERROR(node->type_string() == kIteratorGetNext
                              ? ReplaceByIdentity(graph, node, source)
                              : ReplaceIterator(graph, *node, source));
     }
@@ -124,4 +124,4 @@ REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::PRE_PLACEMENT, 0,
                       SameBatchPass);
 
 }  // namespace
-}  // namespace rec_estimator
+}  // namespace rec_estimator::passes
