@@ -184,7 +184,7 @@ def _add(
 
 
 def _in_order(name: str, tensors: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """The tensors by their full names, ordered by bucket and key, with bounds of the buckets."""
+    """The tensors by their full names, ordered by key class and key, with bounds of the classes."""
     ordered = {}
     for suffixes, bounds in (
         (_PER_ROW, "-partition_offset"),
@@ -193,12 +193,12 @@ def _in_order(name: str, tensors: Dict[str, np.ndarray]) -> Dict[str, np.ndarray
         if suffixes[0] not in tensors:
             continue
         keys = tensors[suffixes[0]]
-        buckets = _class_of(keys)
-        order = np.lexsort((keys, buckets))
+        classes = _class_of(keys)
+        order = np.lexsort((keys, classes))
         for suffix in suffixes:
             if suffix in tensors:
                 ordered[name + suffix] = tensors[suffix][order]
-        sizes = np.bincount(buckets, minlength=KEY_CLASSES)
+        sizes = np.bincount(classes, minlength=KEY_CLASSES)
         ordered[name + bounds] = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     return ordered
 
