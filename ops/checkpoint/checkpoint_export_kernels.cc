@@ -145,8 +145,8 @@ class TableExportOp : public OpKernel {
     // Bank and slots change only under the locks of all shards, so they belong
     // to the instant of the snapshot.
     const std::vector<float> bank = table.bank();
-    std::vector<SlotPlace> places;
-    TF_RETURN_IF_ERROR(FindSlots(resource, slots_, &places));
+    std::vector<SlotOffset> offsets;
+    TF_RETURN_IF_ERROR(FindSlots(resource, slots_, &offsets));
     TF_RETURN_IF_ERROR(CheckCountable(resource.name(), snapshot));
     std::vector<int64_t> filtered_offsets = snapshot.filtered_offsets();
     if (!SavesFilteredKeys()) {
@@ -187,7 +187,7 @@ class TableExportOp : public OpKernel {
                          [&](int64_t begin, int64_t end) {
                            for (int64_t i = begin; i < end; ++i) {
                              CopyRowAndSlots(batch.rows[i], at + i, values_out,
-                                             places, slot_outs);
+                                             offsets, slot_outs);
                            }
                          });
     };

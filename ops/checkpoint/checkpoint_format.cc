@@ -17,7 +17,7 @@ using ::absl::Status;
 
 Status FindSlots(TableResource& resource,
                  const std::vector<SlotSpec>& requested,
-                 std::vector<SlotPlace>* places) {
+                 std::vector<SlotOffset>* offsets) {
   const std::vector<SlotSpec> present = resource.table().slots();
   for (const SlotSpec& slot : requested) {
     int offset = resource.table().dim();
@@ -30,7 +30,7 @@ Status FindSlots(TableResource& resource,
                              resource.name(), ", ", it->width, " for slot ",
                              slot.name, ", got ", slot.width);
     }
-    places->push_back(
+    offsets->push_back(
         {slot, it == present.end() ? -1 : offset,
          std::vector<float>(static_cast<size_t>(slot.width), slot.initial)});
   }
@@ -63,13 +63,12 @@ void ValueRows::Set(int64_t i, const float* value) const {
 }
 
 void CopyRowAndSlots(const float* row, int64_t i, const ValueRows& values,
-                     const std::vector<SlotPlace>& places,
+                     const std::vector<SlotOffset>& offsets,
                      const std::vector<ValueRows>& slots) {
   values.Set(i, row);
-  for (size_t s = 0; s < places.size(); ++s) {
-    const SlotPlace& place = places[s];
-    slots[s].Set(i,
-                 place.offset < 0 ? place.initial.data() : row + place.offset);
+  for (size_t s = 0; s < offsets.size(); ++s) {
+    const SlotOffset& slot = offsets[s];
+    slots[s].Set(i, slot.offset < 0 ? slot.initial.data() : row + slot.offset);
   }
 }
 

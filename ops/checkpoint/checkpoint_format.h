@@ -60,8 +60,8 @@ constexpr char kDeltaOfIndex[] = "-delta_of_index";
 // Follows the name of the logical table, not of a shard.
 constexpr char kBank[] = "/default_values";
 
-// Position of a requested slot in the table's rows.
-struct SlotPlace {
+// Where a requested slot is in the table's rows.
+struct SlotOffset {
   SlotSpec slot;
   int offset;  // In floats from the start of the row. -1: no such slot.
   std::vector<float> initial;  // (slot.width) Every float is slot.initial.
@@ -71,7 +71,7 @@ struct SlotPlace {
 // has one of them with another width.
 absl::Status FindSlots(TableResource& resource,
                        const std::vector<SlotSpec>& requested,
-                       std::vector<SlotPlace>* places);
+                       std::vector<SlotOffset>* offsets);
 
 // Where the values of rows, or a slot of them, are copied to: a tensor [n, dim]
 // of float, bfloat16, half or uint8.
@@ -91,10 +91,10 @@ class ValueRows {
   char* const scale_offset_;
 };
 
-// Copies one row to row i of `values` and of `slots`, one for each place. A
+// Copies one row to row i of `values` and of `slots`, one for each offset. A
 // slot that the table does not have gets its initial value.
 void CopyRowAndSlots(const float* row, int64_t i, const ValueRows& values,
-                     const std::vector<SlotPlace>& places,
+                     const std::vector<SlotOffset>& offsets,
                      const std::vector<ValueRows>& slots);
 
 // ResourceExhausted if there are more keys than the offsets can count. They

@@ -433,8 +433,8 @@ class TableRestoreOp : public OpKernel {
 
     OP_REQUIRES_OK(context, CheckRank(*prefix, 0, "prefix", "[]"));
     OP_REQUIRES_OK(context, CheckBank(*resource, *bank));
-    std::vector<SlotPlace> places;
-    OP_REQUIRES_OK(context, FindSlots(*resource, request_.slots, &places));
+    std::vector<SlotOffset> offsets;
+    OP_REQUIRES_OK(context, FindSlots(*resource, request_.slots, &offsets));
 
     const Status status = OrStatus(resource->name(), [&] {
       return Restore(context, prefix->scalar<tstring>()(),
@@ -555,8 +555,8 @@ class TableCheckRestoreOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("all_keys", &all_keys));
     OP_REQUIRES_OK(context, CheckRank(*prefix, 0, "prefix", "[]"));
     OP_REQUIRES_OK(context, CheckRank(*all_keys, 0, "all_keys", "[]"));
-    std::vector<SlotPlace> places;
-    OP_REQUIRES_OK(context, FindSlots(*resource, request_.slots, &places));
+    std::vector<SlotOffset> offsets;
+    OP_REQUIRES_OK(context, FindSlots(*resource, request_.slots, &offsets));
     RestoreCheck check(*resource, request_);
     const Status status = OrStatus(resource->name(), [&]() -> Status {
       std::vector<Link> chain;

@@ -15,13 +15,13 @@ using ::absl::StrCat;
 
 // Says which float of which key is not finite, and since when.
 std::string Describe(const RowSurvey::Broken& broken, TableResource& resource,
-                     const std::vector<SlotPlace>& slots) {
-  const bool in_value = broken.place < resource.table().dim();
+                     const std::vector<SlotOffset>& slots) {
+  const bool in_value = broken.offset < resource.table().dim();
   std::string where = in_value ? "the value" : "a slot";
-  for (const SlotPlace& place : slots) {
-    if (place.offset >= 0 && broken.place >= place.offset &&
-        broken.place < place.offset + place.slot.width) {
-      where = StrCat("slot ", place.slot.name);
+  for (const SlotOffset& each : slots) {
+    if (each.offset >= 0 && broken.offset >= each.offset &&
+        broken.offset < each.offset + each.slot.width) {
+      where = StrCat("slot ", each.slot.name);
     }
   }
   std::string since;
@@ -35,7 +35,7 @@ std::string Describe(const RowSurvey::Broken& broken, TableResource& resource,
 
 }  // namespace
 
-Status RowReport::Finish(const std::vector<SlotPlace>& slots,
+Status RowReport::Finish(const std::vector<SlotOffset>& slots,
                          bool refuses) const {
   SavedRows rows;
   for (int i = 0; i < survey_.n_largest(); ++i) {

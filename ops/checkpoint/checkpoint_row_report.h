@@ -45,7 +45,7 @@ class RowReport {
 
   // Leaves what was found to TableSavedRows. slots: those that are saved.
   // DataLoss if a row has a float that is not finite and is refused.
-  absl::Status Finish(const std::vector<SlotPlace>& slots, bool refuses) const;
+  absl::Status Finish(const std::vector<SlotOffset>& slots, bool refuses) const;
 
  private:
   TableResource& resource_;

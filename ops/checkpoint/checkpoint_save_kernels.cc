@@ -139,13 +139,13 @@ class TableSave {
     if (track_changes) table.TrackChanges();
     Snapshot snapshot(
         table, is_delta ? Snapshot::Keys::kChanged : Snapshot::Keys::kAll);
-    TF_RETURN_IF_ERROR(FindSlots(resource_, names_.slots, &places_));
+    TF_RETURN_IF_ERROR(FindSlots(resource_, names_.slots, &slot_offsets_));
     TF_RETURN_IF_ERROR(CheckCountable(resource_.name(), snapshot));
     if (!names_.bank.empty()) {
       TF_RETURN_IF_ERROR(SaveMatrix(names_.bank, table.bank(), table.dim()));
     }
     TF_RETURN_IF_ERROR(SaveEntries(snapshot));
-    TF_RETURN_IF_ERROR(report_.Finish(places_, refuses));
+    TF_RETURN_IF_ERROR(report_.Finish(slot_offsets_, refuses));
     TF_RETURN_IF_ERROR(SaveSketch(snapshot));
     if (resource_.unit_of_versions() == kSeconds) {
       TF_RETURN_IF_ERROR(SaveString(kVersionUnit, kSeconds));
@@ -250,7 +250,7 @@ class TableSave {
           PrefetchLines(batch.rows[i + kPrefetched],
                         row_floats * sizeof(float));
         }
-        CopyRowAndSlots(batch.rows[i], i, *value_out, places_, slot_outs);
+        CopyRowAndSlots(batch.rows[i], i, *value_out, slot_offsets_, slot_outs);
         report.Add(batch.entries[i], batch.rows[i]);
       }
     };
@@ -302,9 +302,9 @@ class TableSave {
       TF_RETURN_IF_ERROR(
           Allocate(DT_FLOAT, TensorShape({n, 2}), &it->scale_offset));
     }
-    it->slots.resize(places_.size());
-    for (size_t s = 0; s < places_.size(); ++s) {
-      const int width = places_[s].slot.width;
+    it->slots.resize(slot_offsets_.size());
+    for (size_t s = 0; s < slot_offsets_.size(); ++s) {
+      const int width = slot_offsets_[s].slot.width;
       TF_RETURN_IF_ERROR(Allocate(SlotTypeOf(resource_.table(), width),
                                   TensorShape({n, width}), &it->slots[s]));
     }
@@ -444,7 +444,7 @@ class TableSave {
   const TableNames& names_;
   CheckpointWriter& writer_;
   std::vector<std::string> sources_;  // Names of the shard and of its slots.
-  std::vector<SlotPlace> places_;
+  std::vector<SlotOffset> slot_offsets_;
   std::array<std::vector<Chunk>, 2> chunks_;  // [1]: for keys with a row.
   RowReport report_;
 };

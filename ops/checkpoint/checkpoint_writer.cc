@@ -53,7 +53,7 @@ CheckpointWriter::~CheckpointWriter() {
   if (data_file_ >= 0) close(data_file_);
   if (finished_) return;
   try {
-    RemoveFiles(/*placed=*/false);
+    RemoveFiles(/*moved=*/false);
   } catch (const std::bad_alloc&) {  // The next save removes them.
   }
 }
@@ -105,10 +105,10 @@ Status CheckpointWriter::Write(const TensorRows& slice) {
   if (n == slice.total) return writer_.Add(slice.name, slice.rows);
   TensorShape shape = slice.rows.shape();
   shape.set_dim(0, slice.total);
-  TensorSlice place(shape.dims());
-  place.set_start(0, slice.begin);
-  place.set_length(0, n);
-  return writer_.AddSlice(slice.name, shape, place, slice.rows);
+  TensorSlice extent(shape.dims());
+  extent.set_start(0, slice.begin);
+  extent.set_length(0, n);
+  return writer_.AddSlice(slice.name, shape, extent, slice.rows);
 }
 
 // Linux starts writing by itself only when dirty pages reach a share of all
@@ -138,8 +138,8 @@ Status CheckpointWriter::Finish() {
   TF_RETURN_IF_ERROR(status_);
   const Status status = writer_.Finish();
   finished_ = true;
-  // BundleWriter may have placed the data file but not the index.
-  if (!status.ok()) RemoveFiles(/*placed=*/true);
+  // BundleWriter may have moved the data file but not the index.
+  if (!status.ok()) RemoveFiles(/*moved=*/true);
   return status;
 }
 
@@ -159,14 +159,14 @@ std::vector<std::string> CheckpointWriter::TemporaryFiles(
   return files;
 }
 
-void CheckpointWriter::RemoveFiles(bool placed) {
+void CheckpointWriter::RemoveFiles(bool moved) {
   Env* env = Env::Default();
   for (const std::string& file : {tensorflow::MetaFilename(prefix_),
                                   tensorflow::DataFilename(prefix_, 0, 1)}) {
     for (const std::string& temporary : TemporaryFiles(file)) {
       env->DeleteFile(temporary).IgnoreError();
     }
-    if (placed) env->DeleteFile(file).IgnoreError();
+    if (moved) env->DeleteFile(file).IgnoreError();
   }
 }
 

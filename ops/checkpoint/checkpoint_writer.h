@@ -55,8 +55,8 @@ class CheckpointWriter {
   void Join();
   // Temporary files of BundleWriter: <file>.tempstate<number>.
   std::vector<std::string> TemporaryFiles(const std::string& file) const;
-  // Removes the temporary files and, if `placed`, the final ones.
-  void RemoveFiles(bool placed);
+  // Removes the temporary files and, if `moved`, the final ones.
+  void RemoveFiles(bool moved);
 
   const std::string prefix_;
   int data_file_ = -1;     // File descriptor; -1 if not on a local disk.

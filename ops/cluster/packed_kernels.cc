@@ -89,8 +89,8 @@ struct PackedTables {
   }
 
   // Where the rows of each table begin, and where the last ones end.
-  Status Place(const PackedKeys& keys, std::vector<int64_t>* begin,
-               int64_t* floats) const {
+  Status FindRows(const PackedKeys& keys, std::vector<int64_t>* begin,
+                  int64_t* floats) const {
     *floats = 0;
     for (size_t i = 0; i < dims.size(); ++i) {
       begin->push_back(*floats);
@@ -105,7 +105,7 @@ struct PackedTables {
               std::vector<int64_t>* begin) const {
     int64_t floats;
     TF_RETURN_IF_ERROR(sections.Open(packed, keys));
-    TF_RETURN_IF_ERROR(Place(*keys, begin, &floats));
+    TF_RETURN_IF_ERROR(FindRows(*keys, begin, &floats));
     if (rows.dims() == 1 && rows.NumElements() == floats) return Status();
     return InvalidArgument("rows must be those of the packed keys, [", floats,
                            "], got shape ", rows.shape().DebugString());
@@ -254,7 +254,7 @@ class TablesReadOp : public OpKernel {
     }
     std::vector<int64_t> begin;
     int64_t floats;
-    OP_REQUIRES_OK(context, tables_.Place(keys, &begin, &floats));
+    OP_REQUIRES_OK(context, tables_.FindRows(keys, &begin, &floats));
     Tensor* rows;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, TensorShape({floats}), &rows));
@@ -404,11 +404,11 @@ class GradientsPackOp : public OpKernel {
                         " and sum ", first_list_.back()));
     int64_t m;
     OP_REQUIRES_OK(context, context->GetAttr("M", &m));
-    const bool is_placed = m > 0;
+    const bool has_positions = m > 0;
     OP_REQUIRES(context,
-                !is_placed ||
+                !has_positions ||
                     (m == n && std::count(lists.begin(), lists.end(), 1) == n),
-                InvalidArgument("places must be none, or N = ", n,
+                InvalidArgument("positions must be none, or N = ", n,
                                 " with one list for each table, got ", m));
   }
 
@@ -470,9 +470,9 @@ class GradientsPackOp : public OpKernel {
     int64_t distinct;  // Sums.
     int dim;
     // If rows are not in the order of the keys: where they are, and how many
-    // keys each place has.
-    bool has_places = false;
-    std::vector<int32_t> places;
+    // keys each position has.
+    bool has_positions = false;
+    std::vector<int32_t> positions;
     int64_t keys = 0;
   };
 
@@ -480,12 +480,12 @@ class GradientsPackOp : public OpKernel {
   static bool AddList(const Gradient& gradient, const float* rows,
                       const Tensor& list, float* sums) {
     const int32_t* const to = list.flat<int32_t>().data();
-    if (!gradient.has_places) {
+    if (!gradient.has_positions) {
       return AddCheckedRows(rows, to, list.NumElements(), gradient.dim, sums,
                             gradient.distinct);
     }
-    return AddCheckedRowsAt(rows, gradient.places.data(),
-                            static_cast<int64_t>(gradient.places.size()),
+    return AddCheckedRowsAt(rows, gradient.positions.data(),
+                            static_cast<int64_t>(gradient.positions.size()),
                             gradient.keys, to, gradient.dim, sums,
                             gradient.distinct);
   }
@@ -518,13 +518,13 @@ class GradientsPackOp : public OpKernel {
   // Reads the gradient of the n keys of table i.
   Status ReadGradient(OpKernelContext* context, size_t i,
                       Gradient* gradient) const {
-    OpInputList grads, places;
+    OpInputList grads, positions;
     TF_RETURN_IF_ERROR(context->input_list("grads", &grads));
-    TF_RETURN_IF_ERROR(context->input_list("places", &places));
+    TF_RETURN_IF_ERROR(context->input_list("positions", &positions));
     const Tensor& grad = grads[static_cast<int>(i)];
     gradient->rows = grad.flat<float>().data();
-    if (places.size() > 0) {
-      return ReadPlaces(i, grad, places[static_cast<int>(i)], gradient);
+    if (positions.size() > 0) {
+      return ReadPositions(i, grad, positions[static_cast<int>(i)], gradient);
     }
     if (TensorShapeUtils::IsMatrix(grad.shape()) &&
         grad.dim_size(0) == gradient->n &&
@@ -537,15 +537,15 @@ class GradientsPackOp : public OpKernel {
                            ", got shape ", grad.shape().DebugString());
   }
 
-  static Status ReadPlaces(size_t i, const Tensor& grad, const Tensor& places,
-                           Gradient* gradient) {
-    const int64_t n = places.NumElements();
+  static Status ReadPositions(size_t i, const Tensor& grad,
+                              const Tensor& positions, Gradient* gradient) {
+    const int64_t n = positions.NumElements();
     const int64_t rows = grad.dims() == 0 ? 0 : grad.dim_size(0);
     // A copy: another thread may write to the input (read_once.h).
-    const int32_t* const place = places.flat<int32_t>().data();
-    gradient->places.assign(place, place + n);
-    if (!AreRows(gradient->places.data(), n, rows)) {
-      return InvalidArgument("places of table ", i, " must be in [0, ", rows,
+    const int32_t* const input = positions.flat<int32_t>().data();
+    gradient->positions.assign(input, input + n);
+    if (!AreRows(gradient->positions.data(), n, rows)) {
+      return InvalidArgument("positions of table ", i, " must be in [0, ", rows,
                              "), got others");
     }
     const int64_t keys = n == 0 ? 0 : gradient->n / n;
@@ -554,11 +554,11 @@ class GradientsPackOp : public OpKernel {
     if (keys * n != gradient->n || dim * keys != (keys == 0 ? 0 : floats) ||
         dim > std::numeric_limits<int>::max()) {
       return InvalidArgument("grads of table ", i, " must have rows for ",
-                             gradient->n, " keys at ", n, " places, got ",
+                             gradient->n, " keys at ", n, " positions, got ",
                              floats, " floats at each");
     }
     gradient->dim = static_cast<int>(dim);
-    gradient->has_places = true;
+    gradient->has_positions = true;
     gradient->keys = keys;
     return Status();
   }

@@ -191,7 +191,7 @@ Status GradientsPackShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->GetAttr("N", &n));
   TF_RETURN_IF_ERROR(c->GetAttr("M", &m));
   if (m != 0 && m != n) {
-    return InvalidArgument("places must be of length 0 or N = ", n, ", got ",
+    return InvalidArgument("positions must be of length 0 or N = ", n, ", got ",
                            m);
   }
   TF_RETURN_IF_ERROR(WithRanks(c, "packed", 1));
@@ -204,7 +204,7 @@ REGISTER_OP("RecEstimator>GradientsPack")
     .Input("packed: int64")
     .Input("index: K * int32")
     .Input("grads: N * float")
-    .Input("places: M * int32")
+    .Input("positions: M * int32")
     .Input("version: int64")
     .Input("hyper: num_hyper * float")
     .Output("gradients: float")
@@ -221,8 +221,8 @@ Packs what one update of several tables needs into one tensor: one gradient for 
 
 packed: [n]. Of KeysPack.
 index: Any shapes. Of KeysPack: the keys of the gradients, table by table.
-grads: Each [n, dim]. One row for each of these keys of a table, in their order. With places: each [m, ...].
-places: Any shapes. None, or one for each table, each with one list. Rows of grads, which have the gradients of
+grads: Each [n, dim]. One row for each of these keys of a table, in their order. With positions: each [m, ...].
+positions: Any shapes. None, or one for each table, each with one list. Rows of grads, which have the gradients of
   the keys one behind the other: of one key each, or of as many as all have.
 version: [], or [N], one for each table.
 hyper: Each [], or [N].

@@ -217,9 +217,9 @@ class ShardKeysSplitOp : public OpKernel {
                                 "; make the batch smaller"));
     Tensor* shards;
     OP_REQUIRES_OK(context, context->allocate_output(0, keys.shape(), &shards));
-    OpOutputList parts, places;
+    OpOutputList parts, positions;
     OP_REQUIRES_OK(context, context->output_list("parts", &parts));
-    OP_REQUIRES_OK(context, context->output_list("places", &places));
+    OP_REQUIRES_OK(context, context->output_list("positions", &positions));
     // A restore refuses a key in another shard than its own.
     Scratch copy;
     const int64_t* const key = CopyOf<int64_t>(keys, &copy);
@@ -227,18 +227,18 @@ class ShardKeysSplitOp : public OpKernel {
     blocks.Divide(context, key, n, of_key_class_, parts.size(),
                   shards->flat<int32_t>().data());
     std::vector<int64_t*> part;
-    std::vector<int32_t*> place;
+    std::vector<int32_t*> position;
     for (int s = 0; s < parts.size(); ++s) {
       const TensorShape shape({blocks.size(s)});
       Tensor* of_shard;
       OP_REQUIRES_OK(context, parts.allocate(s, shape, &of_shard));
       part.push_back(of_shard->flat<int64_t>().data());
-      OP_REQUIRES_OK(context, places.allocate(s, shape, &of_shard));
-      place.push_back(of_shard->flat<int32_t>().data());
+      OP_REQUIRES_OK(context, positions.allocate(s, shape, &of_shard));
+      position.push_back(of_shard->flat<int32_t>().data());
     }
     blocks.ForEachKey(context, [&](int64_t i, int32_t shard, int64_t row) {
       part[static_cast<size_t>(shard)][row] = key[i];
-      place[static_cast<size_t>(shard)][row] = static_cast<int32_t>(i);
+      position[static_cast<size_t>(shard)][row] = static_cast<int32_t>(i);
     });
   }
 

@@ -64,7 +64,7 @@ REGISTER_OP("RecEstimator>ShardKeysSplit")
     .Input("keys: int64")
     .Output("shards: int32")
     .Output("parts: N * int64")
-    .Output("places: N * int32")
+    .Output("positions: N * int32")
     .Attr("N: int >= 1")
     .SetShapeFn(ShardKeysSplitShape)
     .Doc(R"doc(
@@ -73,7 +73,7 @@ Divides the keys of a batch among the shards of a table.
 keys: [n].
 shards: [n]. The shard of each key: floormod(key, 1000) % N.
 parts: Each [keys of the shard], in the order of the batch.
-places: Each [keys of the shard]. Where these keys are in the batch.
+positions: Each [keys of the shard]. Where these keys are in the batch.
 N: The number of shards.
 )doc");
 

@@ -117,7 +117,7 @@ void SpreadUnits(const WeightedKeys<T>& keys, const T* grads, int64_t begin,
   }
 }
 
-// Cycles to weigh the row of one key: to find its place, and one for a number.
+// Cycles to weigh the row of one key: to find it, and one for a number.
 int64_t CyclesPerKey(int64_t dim) { return 10 + dim; }
 
 // Checks the weights of a lookup, whose indices are stored, and stores them.

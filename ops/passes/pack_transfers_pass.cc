@@ -313,7 +313,7 @@ class Packer {
     const Node& old = *update.apply;
     const int n = static_cast<int>(update.sections.size());
     const int n_hyper = old.num_inputs() - n - 2;
-    std::vector<OutputTensor> inputs = {{pack_, 0}}, index, grads, places,
+    std::vector<OutputTensor> inputs = {{pack_, 0}}, index, grads, positions,
                               hyper;
     std::vector<int> lists;
     for (const std::vector<int>& of_table : update.gradient_lists) {
@@ -322,7 +322,7 @@ class Packer {
     }
     TF_RETURN_IF_ERROR(AppendInputs(old, 1, n, &grads));
     if (std::all_of(lists.begin(), lists.end(), [](int k) { return k == 1; })) {
-      TakeUndivided(&grads, &places);
+      TakeUndivided(&grads, &positions);
     }
     TF_RETURN_IF_ERROR(AppendInputs(old, 1 + n, 1 + n_hyper, &hyper));
     for (OutputTensor& scalar : hyper) {
@@ -333,24 +333,24 @@ class Packer {
     builder.Input(NodeOutOf(inputs[0]))
         .Input(NodeOutsOf(index))
         .Input(NodeOutsOf(grads))
-        .Input(NodeOutsOf(places))
+        .Input(NodeOutsOf(positions))
         .Input(NodeOutOf(hyper[0]))
         .Input(NodeOutsOf({hyper.begin() + 1, hyper.end()}))
         .Attr("lists", lists)
         .Attr("sections", update.sections)
         .Attr("num_sections", NumSections());
     for (const std::vector<OutputTensor>& list :
-         {index, grads, places, hyper}) {
+         {index, grads, positions, hyper}) {
       inputs.insert(inputs.end(), list.begin(), list.end());
     }
     return AddNode(&builder, inputs, request_.worker, graph_, gradients);
   }
 
   // If each gradient is the part of a shard: lets `grads` be the gradients of
-  // all shards, and `places` the rows of the shard there. The update must be
+  // all shards, and `positions` the rows of the shard there. The update must be
   // removed then: it has lost these inputs.
   void TakeUndivided(std::vector<OutputTensor>* grads,
-                     std::vector<OutputTensor>* places) {
+                     std::vector<OutputTensor>* positions) {
     std::vector<OutputTensor> undivided, rows;
     std::vector<Node*> unused, splits;
     for (OutputTensor part : *grads) {
@@ -379,7 +379,7 @@ class Packer {
     for (Node* node : unused) graph_->RemoveNode(node);
     for (Node* node : splits) control_edges_.AddSpare(node);
     *grads = std::move(undivided);
-    *places = std::move(rows);
+    *positions = std::move(rows);
   }
 
   // Replaces a scalar that the ps makes of what is constant, or of what another

@@ -49,7 +49,7 @@ void ControlEdgeReducer::AddDevices(const std::string& worker,
 
 Status ControlEdgeReducer::Run() {
   RemoveSpare();
-  PlaceGroups();
+  MoveGroups();
   for (Node* node : graph_->op_nodes()) LeaveToGradients(node);
   std::map<Node*, Nodes, tensorflow::NodeComparatorID> waiting;
   for (Node* node : graph_->op_nodes()) {
@@ -99,7 +99,7 @@ int ControlEdgeReducer::Crossings(const Node& group,
   return crossings + static_cast<int>(after.size());
 }
 
-void ControlEdgeReducer::PlaceGroups() {
+void ControlEdgeReducer::MoveGroups() {
   for (Node* node : graph_->op_nodes()) {
     if (node->type_string() != kNoOp ||
         devices_.count(node->assigned_device_name()) == 0) {

@@ -52,7 +52,7 @@ class ControlEdgeReducer {
   using Nodes = std::set<tensorflow::Node*, tensorflow::NodeComparatorID>;
 
   void RemoveSpare();
-  void PlaceGroups();
+  void MoveGroups();
   int Crossings(const tensorflow::Node& group, const std::string& device) const;
   // Where a control edge from this node starts, for another task.
   const std::string& DeviceOf(const tensorflow::Node& node) const;

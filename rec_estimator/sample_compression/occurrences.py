@@ -107,8 +107,8 @@ class Occurrences:
         if op.type in _HAND_ON:
             return self._counts_inside(rows, op.inputs[_HAND_ON[op.type]])
         if op.type == op_registry.SHARD_KEYS_SPLIT:
-            places = op.outputs[keys.value_index + op.get_attr("N")]
-            return tf.gather(self._counts_inside(rows, op.inputs[0]), places)
+            positions = op.outputs[keys.value_index + op.get_attr("N")]
+            return tf.gather(self._counts_inside(rows, op.inputs[0]), positions)
         raise ValueError(
             f"keys of a lookup must come one for one from a feature's ids, got {op.type} "
             f"{op.name!r}"

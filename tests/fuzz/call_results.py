@@ -378,8 +378,8 @@ def _ids_without_padding(_, ids):
 def _shard_keys_split(_, keys, N):
     _require_shape(keys, None)
     shards = keys % 1000 % N
-    places = [np.flatnonzero(shards == shard) for shard in range(N)]
-    return _exact(lambda: [shards, *(keys[of_shard] for of_shard in places), *places])
+    positions = [np.flatnonzero(shards == shard) for shard in range(N)]
+    return _exact(lambda: [shards, *(keys[of_shard] for of_shard in positions), *positions])
 
 
 def _require_shards(shards, count):

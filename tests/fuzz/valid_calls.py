@@ -276,7 +276,7 @@ VALID_CALLS = {
         "packed": PACKED,
         "index": [np.array([0, 1, 0], np.int32), np.array([0], np.int32)],
         "grads": [np.ones([4, DIM], np.float32), np.ones([0, DIM], np.float32)],
-        "places": [],
+        "positions": [],
         "version": np.int64(3),
         "hyper": [np.float32(0.1)],
         "lists": [2, 0],

@@ -69,9 +69,9 @@ constexpr Columns MakeShift() {
 constexpr std::array<Table, 4> MakeShiftTables() {
   const Columns shift = MakeShift();
   std::array<Table, 4> tables{};
-  for (int place = 0; place < 4; ++place) {
+  for (int at = 0; at < 4; ++at) {
     for (uint32_t byte = 0; byte < 256; ++byte) {
-      tables[place][byte] = Apply(shift, byte << 8 * place);
+      tables[at][byte] = Apply(shift, byte << 8 * at);
     }
   }
   return tables;

@@ -57,7 +57,7 @@ HugePageHeap& HugePageHeap::OfProcess() {
   return heap;
 }
 
-char* HugePageHeap::Place(size_t units) {
+char* HugePageHeap::TakeFromRegions(size_t units) {
   for (Region* region = first_.get(); region != nullptr;
        region = region->next.get()) {
     if (kUnits - region->used_units < units) continue;
@@ -69,7 +69,7 @@ char* HugePageHeap::Place(size_t units) {
   return nullptr;
 }
 
-char* HugePageHeap::PlaceInNewRegion(size_t units) {
+char* HugePageHeap::TakeFromNewRegion(size_t units) {
   std::unique_ptr<Region> region(new (std::nothrow) Region);
   if (region == nullptr) return nullptr;
   region->memory = AllocateZeroed(kRegionBytes, Pages::kHuge);
@@ -87,8 +87,8 @@ void* HugePageHeap::Allocate(size_t bytes) {
   char* block;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    block = Place(units);
-    if (block == nullptr) block = PlaceInNewRegion(units);
+    block = TakeFromRegions(units);
+    if (block == nullptr) block = TakeFromNewRegion(units);
   }
   if (block != nullptr) std::memset(block, 0, units * kUnit);
   return block;

@@ -42,8 +42,8 @@ class HugePageHeap {
   struct Region;
 
   // mutex_ is held for both. nullptr: there is no room, or no memory.
-  char* Place(size_t units);
-  char* PlaceInNewRegion(size_t units);
+  char* TakeFromRegions(size_t units);
+  char* TakeFromNewRegion(size_t units);
 
   mutable std::mutex mutex_;
   std::unique_ptr<Region> first_;  // A list. Guarded by mutex_.

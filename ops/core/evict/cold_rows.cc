@@ -40,9 +40,9 @@ void ColdRows::RemoveMost(size_t n) {
   for (size_t i = 0; i < size_; i += kSampled) {
     sample_[sampled++] = rows_[i].warmth;
   }
-  // Three standard deviations above the place of the n-th in the sample.
-  const double place = static_cast<double>(n) / kSampled;
-  const auto above = static_cast<size_t>(place + 3 * std::sqrt(place));
+  // Three standard deviations above the rank of the n-th in the sample.
+  const double rank = static_cast<double>(n) / kSampled;
+  const auto above = static_cast<size_t>(rank + 3 * std::sqrt(rank));
   if (above >= sampled) return;
   std::nth_element(sample_, sample_ + above, sample_ + sampled);
   const uint64_t bound = sample_[above];

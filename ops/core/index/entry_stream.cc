@@ -104,10 +104,10 @@ bool EntryStream::ListNext(Chains* chains) {
   const auto add = [&](const Bucket& bucket, int e, int64_t at) {
     if ((bucket.row[e] != HashIndex::kNoRow) != which_.with_row) return;
     Chain& chain = (*chains)[static_cast<size_t>(at)];
-    const size_t place = chain.n++ % kBlock;
-    if (place == 0) chain.blocks.push_back(TakeBlock());
-    blocks_[chain.blocks.back()][place] = {bucket.key[e], bucket.version[e],
-                                           bucket.count[e], bucket.row[e]};
+    const size_t i = chain.n++ % kBlock;
+    if (i == 0) chain.blocks.push_back(TakeBlock());
+    blocks_[chain.blocks.back()][i] = {bucket.key[e], bucket.version[e],
+                                       bucket.count[e], bucket.row[e]};
   };
   const KeyClassRange classes(begin, end);
   for (const HashIndex* index : indexes_) {

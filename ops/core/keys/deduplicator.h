@@ -7,7 +7,7 @@
 // It is a hash table with linear probing. A cell contains 1 + the number of a
 // key, or 0 if it is empty. Whether a key is new is as unpredictable as the
 // keys, so no branch depends on it: a key is written behind the distinct keys
-// before it is searched, and an empty cell counts as the cell of that place.
+// before it is searched, and an empty cell counts as the cell of that position.
 // The only branch is the search's, which mostly ends at the first cell.
 //
 // The caller provides the memory: the stack for a short list, scratch memory

@@ -107,19 +107,19 @@ inline bool AddCheckedRows(const float* values, const int32_t* index, int64_t n,
       });
 }
 
-// The same for the rows of `values` at n places, which have `keys` rows each.
-// The places are checked.
-inline bool AddCheckedRowsAt(const float* values, const int32_t* places,
+// The same for the rows of `values` at n positions, which have `keys` rows
+// each. The positions are checked.
+inline bool AddCheckedRowsAt(const float* values, const int32_t* positions,
                              int64_t n, int64_t keys, const int32_t* index,
                              int dim, float* sums, int64_t n_sums) {
-  constexpr int64_t kPlacesAhead = 16;  // The distance of prefetches.
+  constexpr int64_t kPositionsAhead = 16;  // The distance of prefetches.
   const int64_t floats = keys * dim;
   for (int64_t p = 0; p < n; ++p, index += keys) {
-    if (p + kPlacesAhead < n) {
-      PrefetchLines(values + places[p + kPlacesAhead] * floats,
+    if (p + kPositionsAhead < n) {
+      PrefetchLines(values + positions[p + kPositionsAhead] * floats,
                     static_cast<size_t>(floats) * sizeof(float));
     }
-    if (!AddCheckedRows(values + places[p] * floats, index, keys, dim, sums,
+    if (!AddCheckedRows(values + positions[p] * floats, index, keys, dim, sums,
                         n_sums)) {
       return false;
     }

@@ -22,7 +22,7 @@ class RowSurvey {
   struct Broken {
     int64_t key;
     int64_t version;
-    int place;    // Of the first such float in the row.
+    int offset;   // Of the first such float in the row.
     float value;  // That float.
   };
 

@@ -27,7 +27,7 @@ class UndecidedKeys {
     positions_[size_] = static_cast<uint32_t>(i);
     counts_[size_++] = count;
   }
-  // Counts the occurrences of each key, and sets its places in `out`.
+  // Counts the occurrences of each key, and sets its positions in `out`.
   void Decide(const FilterRule& rule, const int64_t* keys, bool* out) {
     Deduplicator<uint32_t> deduplicator(size_, cells_, distinct_);
     for (uint32_t d = 0; d < size_; ++d) {

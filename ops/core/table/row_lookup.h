@@ -45,7 +45,7 @@ class RowLookup {
   const std::vector<Spilled>& spilled() const { return spilled_; }
 
   // Pins the rows of spilled(), whose stripes are still locked, to be read to
-  // their places in out (n, dim). Throws std::bad_alloc.
+  // their rows of out (n, dim). Throws std::bad_alloc.
   void PinSpilled(float* out, PinnedRows* pinned) const;
 
   // rows[i] = what keys[i] reads, in the format of rows. Prefetches it.

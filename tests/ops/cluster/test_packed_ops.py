@@ -281,13 +281,13 @@ def test_gradients_are_read_at_their_places(keys_of_place):
     rng = np.random.default_rng(4)
     keys = rng.integers(0, 5, [6, keys_of_place])
     grads = rng.normal(size=[9, keys_of_place, DIM]).astype(np.float32)
-    places = np.array([8, 0, 3, 3, 5, 7], np.int32)
+    positions = np.array([8, 0, 3, 3, 5, 7], np.int32)
     pack = _ops.gen.rec_estimator_keys_pack([keys], sections=[0], uses=["gradient"], num_sections=1)
     gradients = _ops.gen.rec_estimator_gradients_pack(
         pack.packed,
         pack.index,
         [grads],
-        [places],
+        [positions],
         7,
         [0.5],
         lists=[1],
@@ -296,7 +296,7 @@ def test_gradients_are_read_at_their_places(keys_of_place):
     )
     with tf.Session() as session:
         sent = session.run(gradients)
-    sums = oracle.sum_by_key(keys.ravel(), grads[places].reshape([-1, DIM]))
+    sums = oracle.sum_by_key(keys.ravel(), grads[positions].reshape([-1, DIM]))
     np.testing.assert_array_equal(sent, oracle.pack_gradients([7], [[0.5]], [sums]))
 
 
@@ -351,14 +351,14 @@ def test_a_rule_with_an_update_for_each_occurrence_is_refused():
         ({"index": [[-1, 0]]}, "index must be positions of 2 keys with a gradient"),
         ({"index": [[0]], "grads": [np.ones([1, 3])]}, "index must have all 2 keys"),
         ({"grads": [np.ones([3, 3])]}, r"grads of table 0 must be \[n, dim\], n = 2"),
-        ({"places": [[0, 2]]}, r"places of table 0 must be in \[0, 2\)"),
-        ({"places": [[0, -1]]}, r"places of table 0 must be in \[0, 2\)"),
-        ({"places": [[0, 1, 1]]}, "must have rows for 2 keys at 3 places, got 3 floats at each"),
-        ({"places": [[0]]}, "must have rows for 2 keys at 1 places, got 3 floats at each"),
-        ({"places": [[0, 1]], "grads": [1.0]}, r"places of table 0 must be in \[0, 0\)"),
+        ({"positions": [[0, 2]]}, r"positions of table 0 must be in \[0, 2\)"),
+        ({"positions": [[0, -1]]}, r"positions of table 0 must be in \[0, 2\)"),
+        ({"positions": [[0, 1, 1]]}, "must have rows for 2 keys at 3 positions, got 3 floats at each"),
+        ({"positions": [[0]]}, "must have rows for 2 keys at 1 positions, got 3 floats at each"),
+        ({"positions": [[0, 1]], "grads": [1.0]}, r"positions of table 0 must be in \[0, 0\)"),
         (
-            {"places": [[0, 1]], "index": [[0], [1]], "lists": [2]},
-            "places must be none, or N = 1 with one list for each table, got 1",
+            {"positions": [[0, 1]], "index": [[0], [1]], "lists": [2]},
+            "positions must be none, or N = 1 with one list for each table, got 1",
         ),
         ({"version": [1, 2]}, r"version must be \[\] or, for 1 tables, \[1\]"),
         ({"lists": [2]}, "lists must be >= 0 with a sum of K = 1, got 2"),
@@ -370,7 +370,7 @@ def test_gradients_that_do_not_fit_are_refused(changed, message):
         "packed": PACKED,
         "index": [[0, 1]],
         "grads": [np.ones([2, 3])],
-        "places": [],
+        "positions": [],
         "version": 1,
         "hyper": [0.1],
         "lists": [1],

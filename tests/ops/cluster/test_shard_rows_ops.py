@@ -50,12 +50,12 @@ def test_keys_are_split_as_numpy_splits_them(n_shards, n):
     keys = random.randint(-(2**63), 2**63 - 1, n)
     keys[::3] = random.randint(-2000, 2000, len(keys[::3]))
     keys[1:5] = [-(2**63), 2**63 - 1, -1, -1000][: len(keys[1:5])]
-    shards, parts, places = evaluate(_ops.gen.rec_estimator_shard_keys_split(keys, N=n_shards))
+    shards, parts, positions = evaluate(_ops.gen.rec_estimator_shard_keys_split(keys, N=n_shards))
     np.testing.assert_array_equal(shards, keys % 1000 % n_shards)
-    assert len(parts) == len(places) == n_shards
+    assert len(parts) == len(positions) == n_shards
     for shard in range(n_shards):
         [expected] = np.nonzero(shards == shard)
-        np.testing.assert_array_equal(places[shard], expected)
+        np.testing.assert_array_equal(positions[shard], expected)
         np.testing.assert_array_equal(parts[shard], keys[expected])
 
 
@@ -146,10 +146,10 @@ def read_by_stock_ops(table, keys):
     n_shards = len(list(table))
     flat = tf.reshape(keys, [-1])
     shards = tf.floormod(tf.cast(tf.floormod(flat, 1000), tf.int32), n_shards)
-    places = tf.dynamic_partition(tf.range(tf.size(flat)), shards, n_shards)
+    positions = tf.dynamic_partition(tf.range(tf.size(flat)), shards, n_shards)
     parts = tf.dynamic_partition(flat, shards, n_shards)
     rows = [rec.table.lookup._lookup_shard(*pair, None, False) for pair in zip(table, parts)]
-    values = tf.dynamic_stitch(places, rows)
+    values = tf.dynamic_stitch(positions, rows)
     return tf.reshape(values, tf.concat([tf.shape(keys), [table.dim]], axis=0))
 
 

@@ -43,19 +43,19 @@ TEST(TheLargestNormsDoNotDependOnTheOrderOfTheRows) {
 TEST(AFloatThatIsNotFiniteIsFoundWhereverItIs) {
   for (const int floats : {1, 8, 13, 40}) {
     const int dim = (floats + 1) / 2;
-    for (int place = 0; place < floats; ++place) {
+    for (int offset = 0; offset < floats; ++offset) {
       for (const float bad : {kNaN, kInf, -kInf}) {
         RowSurvey survey(dim, floats);
         std::vector<float> row(floats, 1.0f);
         survey.Add(1, 5, row.data());
-        row[place] = bad;
+        row[offset] = bad;
         survey.Add(9, 8, row.data());
         survey.Add(-9, 7, row.data());
         EXPECT_EQ(survey.n_broken(), int64_t{2});
         EXPECT_EQ(survey.n_largest(), 1);
         EXPECT_EQ(survey.broken().key, int64_t{-9});
         EXPECT_EQ(survey.broken().version, int64_t{7});
-        EXPECT_EQ(survey.broken().place, place);
+        EXPECT_EQ(survey.broken().offset, offset);
         EXPECT_EQ(std::isnan(survey.broken().value), std::isnan(bad));
       }
     }
