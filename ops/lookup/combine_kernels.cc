@@ -36,7 +36,7 @@ using ::tensorflow::TensorShapeUtils;
 template <typename T>
 struct WeightedKeys : KeyRows {
   Combiner combiner = Combiner::kSum;
-  const T* weights = nullptr;  // (ids.n())
+  const T* weights = nullptr;  // (row_index.n())
   int64_t dim = 0;
 
   // What the sum of keys [begin, end) of a row is divided by.
@@ -78,22 +78,22 @@ void WeightedSum(const T* values, const T* weights, int64_t n, int64_t dim,
   }
 }
 
-// Computes units [begin, end) of a lookup: those of its keys, and unit ids.n
-// for the empty rows after the last key.
+// Computes units [begin, end) of a lookup: those of its n keys, and unit n for
+// the empty rows after the last key.
 template <typename T>
 void CombineUnits(const WeightedKeys<T>& keys, const T* values, int64_t begin,
                   int64_t end, T* out) {
-  const bool has_last_unit = end > keys.ids.n();
-  end = std::min(end, keys.ids.n());
-  keys.ids.ToWholeRows(&begin, &end);
-  WriteRows(keys.ids, begin, end, keys.dim, out,
+  const bool has_last_unit = end > keys.row_index.n();
+  end = std::min(end, keys.row_index.n());
+  keys.row_index.ToWholeRows(&begin, &end);
+  WriteRows(keys.row_index, begin, end, keys.dim, out,
             [&](int64_t first, int64_t last, T* row) {
               WeightedSum(values + first * keys.dim, keys.weights + first,
                           last - first, keys.dim, row);
               if (keys.combiner == Combiner::kSum) return;
               Divide(row, keys.dim, keys.Divisor(first, last), row);
             });
-  if (has_last_unit) WriteLastRows(keys.ids, keys.rows, keys.dim, out);
+  if (has_last_unit) WriteLastRows(keys.row_index, keys.rows, keys.dim, out);
 }
 
 // Computes the gradients of the values of keys [begin, end).
@@ -103,11 +103,11 @@ void SpreadUnits(const WeightedKeys<T>& keys, const T* grads, int64_t begin,
   const int64_t dim = keys.dim;
   std::vector<T> divided(static_cast<size_t>(dim));
   if (begin >= end) return;
-  for (int64_t run = keys.ids.RunOf(begin); begin < end; ++run) {
-    const int64_t row_end = keys.ids.end(run);
-    const T* grad = grads + keys.ids.row(run) * dim;
+  for (int64_t run = keys.row_index.RunOf(begin); begin < end; ++run) {
+    const int64_t row_end = keys.row_index.end(run);
+    const T* grad = grads + keys.row_index.row(run) * dim;
     if (keys.combiner != Combiner::kSum) {
-      Divide(grad, dim, keys.Divisor(keys.ids.begin(run), row_end),
+      Divide(grad, dim, keys.Divisor(keys.row_index.begin(run), row_end),
              divided.data());
       grad = divided.data();
     }
@@ -125,11 +125,11 @@ template <typename T>
 Status CheckWeights(const std::string& name, const Tensor& weights,
                     WeightedKeys<T>* keys) {
   if (!TensorShapeUtils::IsVector(weights.shape()) ||
-      weights.dim_size(0) != keys->ids.n()) {
+      weights.dim_size(0) != keys->row_index.n()) {
     return InvalidArgument(
         "weights of lookup ", name,
-        " must be [n], one weight per id, n = ", keys->ids.n(), ", got shape ",
-        weights.shape().DebugString());
+        " must be [n], one weight per id, n = ", keys->row_index.n(),
+        ", got shape ", weights.shape().DebugString());
   }
   keys->weights = weights.flat<T>().data();
   return Status();
@@ -158,7 +158,7 @@ void ForUnits(OpKernelContext* context,
   std::vector<int64_t> units;
   double cycles = 0;
   for (const WeightedKeys<T>& keys : lookups) {
-    units.push_back(keys.ids.n() + more);
+    units.push_back(keys.row_index.n() + more);
     cycles += static_cast<double>(units.back()) *
               static_cast<double>(CyclesPerKey(keys.dim));
   }
@@ -254,7 +254,7 @@ class CombineWeightedGradOp : public OpKernel {
       TensorShape shape;
       OP_REQUIRES_OK(context,
                      TensorShape::BuildTensorShape(
-                         {lookups[i].ids.n(), lookups[i].dim}, &shape));
+                         {lookups[i].row_index.n(), lookups[i].dim}, &shape));
       OP_REQUIRES_OK(
           context, Allocate(context, i, 2 * n + i, shape, lookups[i], &out[i]));
     }

@@ -67,8 +67,9 @@ Status CheckIndices(const std::string& name, const Tensor& indices,
   const RowColumn column = {indices.flat<int64_t>().data(), indices.dim_size(0),
                             indices.dim_size(1)};
   keys->one_key_per_row = (*one_key_per_row)(column, keys->rows);
-  if (!keys->one_key_per_row) return keys->ids.Read(column, keys->rows, name);
-  keys->ids.SetOneKeyPerRow(column.n);
+  if (!keys->one_key_per_row)
+    return keys->row_index.Read(column, keys->rows, name);
+  keys->row_index.SetOneKeyPerRow(column.n);
   return Status();
 }
 

@@ -36,7 +36,7 @@ std::vector<std::string> LookupNames(tensorflow::OpKernelConstruction* context,
 
 // The rows of a lookup's keys.
 struct KeyRows {
-  RowIds ids;
+  SparseRowIndex row_index;
   int64_t rows = 0;
   bool one_key_per_row = false;
 };

@@ -169,7 +169,7 @@ void CopyRows(const GroupedLookup& lookup, const int64_t* keys, size_t n,
 void CombineRows(const GroupedLookup& lookup, int64_t begin, int64_t end,
                  const RowWindow::Find& find) {
   RowWindow window(begin, end, find);
-  WriteRows(lookup.ids, begin, end, lookup.dim, lookup.out,
+  WriteRows(lookup.row_index, begin, end, lookup.dim, lookup.out,
             [&](int64_t first, int64_t last, float* out) {
               CombineRow(lookup.dim, lookup.combiner, first, last, &window,
                          out);
@@ -233,7 +233,7 @@ void ReadUnits(const GroupedLookup& lookup, int64_t begin, int64_t end) {
     CopyRows(lookup, keys.data(), n, lookup.out + begin * dim);
     return;
   }
-  lookup.ids.ToWholeRows(&begin, &end);
+  lookup.row_index.ToWholeRows(&begin, &end);
   const auto hand_over = [&](float* values) {
     return HandOver(lookup, values, SerialFor);
   };
@@ -243,7 +243,7 @@ void ReadUnits(const GroupedLookup& lookup, int64_t begin, int64_t end) {
     CombineRead(lookup, keys.data(), begin, end);
   }
   if (has_last_unit) {
-    WriteLastRows(lookup.ids, lookup.rows, dim, lookup.out);
+    WriteLastRows(lookup.row_index, lookup.rows, dim, lookup.out);
   }
 }
 
@@ -392,7 +392,7 @@ class TableGroupLookupGradOp : public OpKernel {
       TensorShape shape;
       OP_REQUIRES_OK(context,
                      TensorShape::BuildTensorShape(
-                         {spreads[i].ids.n(), spreads[i].dim}, &shape));
+                         {spreads[i].row_index.n(), spreads[i].dim}, &shape));
       Tensor* out;
       OP_REQUIRES_OK(context, key_grads.allocate(i, shape, &out));
       spreads[i].out = out->flat<float>().data();
@@ -401,7 +401,7 @@ class TableGroupLookupGradOp : public OpKernel {
     std::vector<int64_t> units;
     double cycles = 0;
     for (const SpreadGradient& spread : spreads) {
-      units.push_back(spread.one_key_per_row ? 0 : spread.ids.n());
+      units.push_back(spread.one_key_per_row ? 0 : spread.row_index.n());
       // Half a cycle per float and 10 cycles to find the row.
       cycles += static_cast<double>(units.back()) * (10 + spread.dim / 2);
     }
@@ -417,7 +417,7 @@ class TableGroupLookupGradOp : public OpKernel {
     Combiner combiner = Combiner::kSum;
     int64_t dim = 0;
     const float* grads = nullptr;  // (rows, dim)
-    float* out = nullptr;          // (ids.n(), dim)
+    float* out = nullptr;          // (row_index.n(), dim)
   };
 
   // Computes the gradients of keys [begin, end). Multiplies by 1/n or 1/sqrt(n)
@@ -427,15 +427,15 @@ class TableGroupLookupGradOp : public OpKernel {
                           int64_t end) {
     const int64_t dim = spread.dim;
     if (begin >= end) return;
-    for (int64_t run = spread.ids.RunOf(begin); begin < end; ++run) {
-      const int64_t row_end = spread.ids.end(run);
-      const double n = row_end - spread.ids.begin(run);
+    for (int64_t run = spread.row_index.RunOf(begin); begin < end; ++run) {
+      const int64_t row_end = spread.row_index.end(run);
+      const double n = row_end - spread.row_index.begin(run);
       const float scale = spread.combiner == Combiner::kMean
                               ? static_cast<float>(1.0 / n)
                           : spread.combiner == Combiner::kSqrtn
                               ? static_cast<float>(1.0 / std::sqrt(n))
                               : 1.0f;
-      const float* grad = spread.grads + spread.ids.row(run) * dim;
+      const float* grad = spread.grads + spread.row_index.row(run) * dim;
       for (const int64_t stop = std::min(end, row_end); begin < stop; ++begin) {
         float* __restrict out = spread.out + begin * dim;
         for (int64_t d = 0; d < dim; ++d) out[d] = grad[d] * scale;

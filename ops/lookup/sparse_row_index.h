@@ -26,7 +26,7 @@ struct RowColumn {
 };
 
 // The rows that have keys, in order. Each has a run of consecutive keys.
-class RowIds {
+class SparseRowIndex {
  public:
   // Takes a column of n keys in which key i is row i.
   void SetOneKeyPerRow(int64_t n) {
@@ -102,29 +102,30 @@ class RowIds {
 // empty rows before them to out (rows, dim). write(begin, end, row) writes the
 // row of keys [begin, end).
 template <typename T, typename Write>
-void WriteRows(const RowIds& ids, int64_t begin, int64_t end, int64_t dim,
-               T* out, const Write& write) {
+void WriteRows(const SparseRowIndex& index, int64_t begin, int64_t end,
+               int64_t dim, T* out, const Write& write) {
   if (begin >= end) return;
-  if (ids.one_key_per_row()) {
+  if (index.one_key_per_row()) {
     for (; begin < end; ++begin) write(begin, begin + 1, out + begin * dim);
     return;
   }
-  int64_t run = ids.RunOf(begin);
-  int64_t next_row = run == 0 ? 0 : ids.row(run - 1) + 1;
+  int64_t run = index.RunOf(begin);
+  int64_t next_row = run == 0 ? 0 : index.row(run - 1) + 1;
   for (; begin < end; ++run) {
-    const int64_t row = ids.row(run);
+    const int64_t row = index.row(run);
     std::fill(out + next_row * dim, out + row * dim, T{0});
-    write(begin, ids.end(run), out + row * dim);
+    write(begin, index.end(run), out + row * dim);
     next_row = row + 1;
-    begin = ids.end(run);
+    begin = index.end(run);
   }
 }
 
 // Writes the empty rows after the last key: of a list of `rows` rows.
 template <typename T>
-void WriteLastRows(const RowIds& ids, int64_t rows, int64_t dim, T* out) {
+void WriteLastRows(const SparseRowIndex& index, int64_t rows, int64_t dim,
+                   T* out) {
   const int64_t next_row =
-      ids.n() == 0 ? 0 : ids.row(ids.RunOf(ids.n() - 1)) + 1;
+      index.n() == 0 ? 0 : index.row(index.RunOf(index.n() - 1)) + 1;
   std::fill(out + next_row * dim, out + rows * dim, T{0});
 }
 
