@@ -108,10 +108,10 @@ void StepPlan::FindKeysWithoutRow(int g) {
     needs_[s] = StripeNeeds();
     times_.Note(stripes_, s);
   });
-  if (n > 0) DecideAdmission(g);
+  if (n > 0) ChooseKeysToAdmit(g);
 }
 
-void StepPlan::DecideAdmission(int g) {
+void StepPlan::ChooseKeysToAdmit(int g) {
   const KeyGroup& group = keys_[g];
   const GroupPlan& plan = groups_[g];
   const int64_t* const keys = group.keys;

@@ -121,7 +121,7 @@ class StepPlan {
   void FindKeysWithoutRow(int g);
   // Sets the row word of the listed keys that get a row to kToAdmit, and adds
   // what they need to needs_.
-  void DecideAdmission(int g);
+  void ChooseKeysToAdmit(int g);
 
   StripeSet& stripes_;
   RowStore& store_;
