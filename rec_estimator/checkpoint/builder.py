@@ -23,7 +23,7 @@ from rec_estimator.table.saveable import (
     build_evictions,
     build_restore,
     check_of_saver,
-    slot_attrs,
+    slot_attributes,
     streaming,
 )
 
@@ -181,7 +181,7 @@ class StreamingBuilder(saving.SaverBuilder):
                 num_slots=[len(shard.slots) for shard in shards],
                 track_changes=self._track_changes,
                 refuses_non_finite=self._refuses_non_finite,
-                **slot_attrs(slots),
+                **slot_attributes(slots),
             )
 
     def _add_ops_of_tables(self, shards: Sequence[SavedShard]) -> None:

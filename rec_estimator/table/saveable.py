@@ -83,7 +83,7 @@ def streaming() -> Iterator[None]:
         _streams.reset(token)
 
 
-def slot_attrs(slots: Sequence[SlotSpec]) -> Dict[str, List[Any]]:
+def slot_attributes(slots: Sequence[SlotSpec]) -> Dict[str, List[Any]]:
     """The attributes that describe slots to the ops of a checkpoint."""
     return {
         "slot_names": [slot.name for slot in slots],
@@ -115,7 +115,7 @@ def _export_with_unit(
         value_dtype=value_dtype,
         num_slots=len(slots),
         sketch_types=list(_sketch_tensors(shard).values()),
-        **slot_attrs(slots),
+        **slot_attributes(slots),
     )
     return ShardExport(*rows), version_unit
 
@@ -213,7 +213,7 @@ def _restore_attrs(
         "num_parts": shard.num_parts,
         "key_dtype": shard.table.key_dtype,
         "version": _STORED_VERSION if version is None else version,
-        **slot_attrs(shard.slots if slots is None else slots),
+        **slot_attributes(shard.slots if slots is None else slots),
     }
 
 

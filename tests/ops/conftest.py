@@ -62,7 +62,7 @@ class SessionTable:
             np.int64(version),
             [np.float32(h) for h in hyper],
             rule=rule,
-            **slot_attrs(slots),
+            **slot_attributes(slots),
             **attrs,
         )
 
@@ -93,7 +93,7 @@ class SessionTable:
 
     def export(self, slots=(), **attrs):
         """Returns {output: array}, as TableOracle.export does; slots are under their names."""
-        attrs = {**slot_attrs(slots), **attrs}
+        attrs = {**slot_attributes(slots), **attrs}
         out = self.call("export", dim=self.dim, num_slots=len(slots), **attrs)._asdict()
         del out["sketch"], out["version_unit"]
         out = {name: array for name, array in out.items() if "bloom" not in name}
@@ -108,7 +108,7 @@ class SessionTable:
             tensor_name=tensor_name,
             part=part,
             num_parts=num_parts,
-            **slot_attrs(slots),
+            **slot_attributes(slots),
             **attrs,
         )
 
@@ -120,7 +120,7 @@ class SessionTable:
             "key_dtypes": [tf.int64] * len(tables),
             "bank_names": [f"{name}/default_values" for name in names],
             "num_slots": [len(slots)] * len(tables),
-            **slot_attrs([*slots] * len(tables)),
+            **slot_attributes([*slots] * len(tables)),
             **attrs,
         }
         key = ("save", len(tables), str(attrs))
@@ -145,7 +145,7 @@ def placeholder_like(value):
     return tf.placeholder(tf.string if value.dtype.kind in "SU" else value.dtype)
 
 
-def slot_attrs(slots):
+def slot_attributes(slots):
     """Returns the three attributes that describe (name, width, initial) slots."""
     return {
         "slot_names": [name for name, _, _ in slots],

@@ -353,7 +353,10 @@ def test_a_rule_with_an_update_for_each_occurrence_is_refused():
         ({"grads": [np.ones([3, 3])]}, r"grads of table 0 must be \[n, dim\], n = 2"),
         ({"positions": [[0, 2]]}, r"positions of table 0 must be in \[0, 2\)"),
         ({"positions": [[0, -1]]}, r"positions of table 0 must be in \[0, 2\)"),
-        ({"positions": [[0, 1, 1]]}, "must have rows for 2 keys at 3 positions, got 3 floats at each"),
+        (
+            {"positions": [[0, 1, 1]]},
+            "must have rows for 2 keys at 3 positions, got 3 floats at each",
+        ),
         ({"positions": [[0]]}, "must have rows for 2 keys at 1 positions, got 3 floats at each"),
         ({"positions": [[0, 1]], "grads": [1.0]}, r"positions of table 0 must be in \[0, 0\)"),
         (

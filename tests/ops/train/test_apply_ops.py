@@ -21,7 +21,7 @@ def slots_of(rule, dim):
     return RULES[rule].slots_of(dim)
 
 
-def slot_attrs(slots):
+def slot_attributes(slots):
     names, widths, initials = zip(*slots) if slots else ((), (), ())
     return {"slot_names": names, "slot_widths": widths, "slot_initials": initials}
 
@@ -102,7 +102,7 @@ def test_invalid_attributes_are_an_error(make_table, session, changed, message):
 def test_a_rule_has_the_hyperparameters_of_its_oracle_in_their_order(make_table, session, rule):
     make_table(3, np.zeros([1, 3]))
     hyper = list(RULES[rule].hyper)
-    slots = slot_attrs(slots_of(rule, 3))
+    slots = slot_attributes(slots_of(rule, 3))
     op = step_op(keys=[1], grads=[[1.0] * 3], counted_keys=[], rule=rule, hyper=[0.5] * 10, **slots)
     message = rf"hyper of {rule} must be {len(hyper)} tensors \({', '.join(hyper)}\), got 10"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):

@@ -10,7 +10,7 @@ from table_steps import apply_op, apply_ops, reserve_op
 from rec_estimator import _ops
 
 
-def slot_attrs(slots):
+def slot_attributes(slots):
     names, widths, initials = map(list, zip(*slots)) if slots else ([], [], [])
     return {"slot_names": names, "slot_widths": widths, "slot_initials": initials}
 
@@ -100,7 +100,7 @@ def test_versions_at_the_ends_of_int64_leave_finite_rows(make_table):
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("rule", ["GradientDescent", "Adagrad"])
 def test_the_bits_do_not_depend_on_the_threads(graph, thread_configs, rule, setting):
-    slots = slot_attrs(RULES[rule].slots_of(8))
+    slots = slot_attributes(RULES[rule].slots_of(8))
     value, attr = SETTINGS[setting]
     rng = np.random.default_rng(0)
     bank = rng.normal(size=[64, 8]).astype(np.float32)
