@@ -15,7 +15,7 @@ Read the package in this order:
 
     __init__.py          what scripts call, and the order of the work
     key_paths.py         finds the ops between a batch and the keys; refuses what cannot be moved
-    rows_ahead.py        adds an op to the dataset that brings rows of coming batches from disk
+    bring_in.py          adds an op to the dataset that brings rows of coming batches from disk
     iterator_swap.py     builds a dataset that runs these ops; its iterator replaces the old one
     ops/passes/same_batch_pass.cc  keeps tensors of the old batch valid in each step
     prepared_input.py    what scripts use afterwards: the initializer of the data, the batch

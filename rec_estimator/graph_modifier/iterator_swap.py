@@ -2,7 +2,7 @@
 """Replaces the iterator of a step by one whose dataset computes the keys of lookups ahead.
 
 The new dataset maps the ops of a cut (key_paths.py) over the old one, brings in rows that training
-reads from disk (rows_ahead.py), and prefetches. The op that started the old iterator then starts
+reads from disk (bring_in.py), and prefetches. The op that started the old iterator then starts
 the new one. Every op that took a tensor of the old batch, or an output of the cut, takes it from
 the new iterator. Only the script's own tensors of the old batch still come from the old
 IteratorGetNext, and a Saver built later still has the old iterator. When a step runs,
@@ -15,8 +15,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_modifier.bring_in import bring_in_rows
 from rec_estimator.graph_modifier.key_paths import Cut
-from rec_estimator.graph_modifier.rows_ahead import bring_in_ahead
 from rec_estimator.graph_passes.graph_state import WORK_QUEUES
 from rec_estimator.graph_passes.walk import GET_NEXT, graph_def_of
 
@@ -235,7 +235,7 @@ def _prepared(cut: Cut, dataset: tf.Tensor) -> tf.Tensor:
     iterator = cut.get_next.inputs[0].op
     if cut.reads and not _is_saved(iterator):
         batch = [*cut.get_next.outputs, *cut.outputs]
-        batches = bring_in_ahead(batches, batch, cut.reads, iterator.device, _BATCHES_AHEAD)
+        batches = bring_in_rows(batches, batch, cut.reads, iterator.device, _BATCHES_AHEAD)
     return tf.data.experimental.to_variant(batches.prefetch(_PREFETCHED_BATCHES))
 
 

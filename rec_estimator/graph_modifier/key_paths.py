@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
-from rec_estimator.graph_modifier.rows_ahead import TableRead, reads_of
+from rec_estimator.graph_modifier.bring_in import TableRead, reads_of
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import GET_NEXT, ancestors, called_functions, has_batch_default
 from rec_estimator.table.table import graph_tables

@@ -41,7 +41,7 @@ def reads_of(lookup: tf.Operation) -> List[TableRead]:
     return [TableRead(table, k) for table, k in zip(tables, keys) if table.name in on_disk]
 
 
-def bring_in_ahead(
+def bring_in_rows(
     data: tf.data.Dataset,
     batch: Sequence[tf.Tensor],
     reads: Sequence[TableRead],
