@@ -26,7 +26,6 @@ LONGER: dict = {
     "test_disk_log.cc TEST(ThreadsAppendReadFreeAndCompactAtOnce)": 75,
     "test_disk_tier_steps.cc Families::Step": 62,
     "test_embedding_table_threads.cc FilterUnderLoad": 98,
-    "test_eviction.cc RunOutOfMemory": 63,
     "tests.porting.scripts.tf1_deepfm.model_fn": 65,
 }
 
