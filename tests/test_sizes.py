@@ -21,7 +21,6 @@ LONGER: dict = {
     "bench_embedding_table.cc Rules": 71,
     "bench_embedding_table.cc Table": 83,
     "benchmarks.bench_tiers_ahead._build": 62,
-    "checkpoint_save_kernels.cc TableSave": 346,
     "rec_estimator.rec_sdk.create_table.create_table": 64,
     "test_disk_log.cc TEST(ThreadsAppendReadFreeAndCompactAtOnce)": 75,
     "test_disk_tier_steps.cc Families::Step": 62,

@@ -3,7 +3,8 @@
 // checkpoint. Read this file first.
 //
 //   TableExport (stock Saver)  checkpoint_export_kernels
-//   TablesSave                 checkpoint_save_kernels -> checkpoint_writer
+//   TablesSave                 checkpoint_save_kernels -> checkpoint_entries
+//                              -> checkpoint_writer
 //                              -> checkpoint_direct_file (rows on disk)
 //   TableRestore               checkpoint_chain -> checkpoint_file
 //                              -> checkpoint_rows -> checkpoint_restore_kernels

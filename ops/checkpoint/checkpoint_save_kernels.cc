@@ -3,35 +3,26 @@
 // table and gathers it in slices of bounded size, which CheckpointWriter (step
 // 2) writes. TableCommitSave (step 3) marks the saved changes as safe.
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <limits>
-#include <optional>
 #include <set>
 #include <shared_mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "ops/checkpoint/checkpoint_direct_file.h"
+#include "ops/checkpoint/checkpoint_entries.h"
 #include "ops/checkpoint/checkpoint_format.h"
-#include "ops/checkpoint/checkpoint_row_report.h"
 #include "ops/checkpoint/checkpoint_writer.h"
-#include "ops/core/base/cpu_memory.h"
 #include "ops/core/filter/sketch.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/table/entry_reader.h"
 #include "ops/core/table/snapshot.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/input_checks.h"
-#include "ops/kernel/op_threads.h"
 #include "ops/table/slot_attributes.h"
 #include "ops/table/table_resource.h"
-#include "ops/table/value_types.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
@@ -41,11 +32,9 @@ namespace rec_estimator {
 namespace {
 
 using ::absl::Status;
-using ::absl::StrCat;
 using ::tensorflow::DataType;
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::DT_FLOAT;
-using ::tensorflow::DT_INT32;
 using ::tensorflow::DT_INT64;
 using ::tensorflow::Env;
 using ::tensorflow::OpInputList;
@@ -56,54 +45,10 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::tstring;
 
-// Bytes of rows in a chunk. Three chunks exist at a time: one is gathered, one
-// waits, and one is written. Of rows on disk, two more are being read.
-constexpr int64_t kChunkBytes = int64_t{2} << 20;
-
-// Rows that are fetched before they are copied.
-constexpr int64_t kPrefetched = 16;
-
-// Memory for entries that are listed, plus a share of the table's memory. Each
-// listing scans the whole index, so there should be few of them. A save may
-// take 64 MiB and 1 % in all. Beside the list, chunks take 6 MiB, and entries
-// that are read 2. If rows are on disk, the file's buffers take 4, the rows
-// that are read 8, and pages that are held for later rows 20 MiB and 0.25 %
-// (embedding_table_snapshot.cc).
-constexpr int64_t kListedBytes = int64_t{42} << 20;
-constexpr int64_t kListedBytesBesidePages = int64_t{22} << 20;
-constexpr int64_t kListedShare = 200;  // 1/200 = 0.5 %.
-
-// What is saved of a table, and under which names.
-struct TableNames {
-  std::string name;  // Name of the shard.
-  std::string bank;  // Empty: the bank is not written.
-  DataType key_dtype;
-  std::vector<SlotSpec> slots;
-};
-
 // The checkpoint to which an incremental checkpoint holds the changes.
 struct Parent {
   std::string name;      // Empty: none, the save is full.
   std::string identity;  // Identity of its index. Empty: unknown.
-};
-
-// Memory of a chunk. It is reused when the writer has released it; allocating
-// and freeing it for each chunk would fragment the heap.
-struct Chunk {
-  int64_t rows = -1;
-  Tensor keys, freqs, versions;
-  Tensor values;              // Only for keys with a row.
-  Tensor scale_offset;        // Only for keys with a row of bytes.
-  std::vector<Tensor> slots;  // Only for keys with a row.
-
-  bool IsFree() const {
-    const auto is_free = [](const Tensor& tensor) {
-      return tensor.NumElements() == 0 || tensor.RefCountIsOne();
-    };
-    return is_free(keys) && is_free(freqs) && is_free(versions) &&
-           is_free(values) && is_free(scale_offset) &&
-           std::all_of(slots.begin(), slots.end(), is_free);
-  }
 };
 
 // Saves one table.
@@ -115,12 +60,7 @@ class TableSave {
         resource_(*resource),
         names_(names),
         writer_(*writer),
-        sources_{names.name},
-        report_(resource) {
-    for (const SlotSpec& slot : names.slots) {
-      sources_.push_back(StrCat(names.name, "/", slot.name));
-    }
-  }
+        entries_(context, resource, names, writer) {}
 
   // Saves the changes since `parent`, or the whole table if it has no name.
   Status Run(const Parent& parent, bool track_changes, bool refuses) {
@@ -139,13 +79,10 @@ class TableSave {
     if (track_changes) table.TrackChanges();
     Snapshot snapshot(
         table, is_delta ? Snapshot::Keys::kChanged : Snapshot::Keys::kAll);
-    TF_RETURN_IF_ERROR(FindSlots(resource_, names_.slots, &slot_offsets_));
-    TF_RETURN_IF_ERROR(CheckCountable(resource_.name(), snapshot));
     if (!names_.bank.empty()) {
       TF_RETURN_IF_ERROR(SaveMatrix(names_.bank, table.bank(), table.dim()));
     }
-    TF_RETURN_IF_ERROR(SaveEntries(snapshot));
-    TF_RETURN_IF_ERROR(report_.Finish(slot_offsets_, refuses));
+    TF_RETURN_IF_ERROR(entries_.Run(snapshot, refuses));
     TF_RETURN_IF_ERROR(SaveSketch(snapshot));
     if (resource_.unit_of_versions() == kSeconds) {
       TF_RETURN_IF_ERROR(SaveString(kVersionUnit, kSeconds));
@@ -160,177 +97,6 @@ class TableSave {
  private:
   Status Allocate(DataType dtype, const TensorShape& shape, Tensor* tensor) {
     return context_->allocate_temp(dtype, shape, tensor);
-  }
-
-  bool HasBytes() const {
-    return resource_.table().rules().value.type == ValueType::kInt8;
-  }
-
-  Status SaveEntries(const Snapshot& snapshot) {
-    const std::vector<int64_t>& admitted = snapshot.admitted_offsets();
-    const std::vector<int64_t> none(kKeyClasses + 1, 0);
-    const bool saves_filtered = SavesFilteredKeys();
-    const std::vector<int64_t>& filtered =
-        saves_filtered ? snapshot.filtered_offsets() : none;
-    TF_RETURN_IF_ERROR(SaveOffsets(kOffsets, admitted));
-    TF_RETURN_IF_ERROR(SaveOffsets(kOffsetsFiltered, filtered));
-    TF_RETURN_IF_ERROR(SaveKeys(snapshot, admitted.back(), /*with_row=*/true));
-    return SaveKeys(snapshot, filtered.back(), /*with_row=*/false);
-  }
-
-  // Saves the offsets of the table and of each slot, which has the same keys.
-  Status SaveOffsets(const char* suffix, const std::vector<int64_t>& offsets) {
-    const int64_t n = offsets.size();
-    Tensor tensor;
-    TF_RETURN_IF_ERROR(Allocate(DT_INT32, TensorShape({n}), &tensor));
-    std::copy(offsets.begin(), offsets.end(), tensor.flat<int32_t>().data());
-    std::vector<TensorRows> slices;
-    for (const std::string& source : sources_) {
-      slices.push_back({source + suffix, n, 0, tensor});
-    }
-    return writer_.Add(std::move(slices));
-  }
-
-  // Saves the keys with a row, or those without one, which are `total`; none
-  // of them if that is 0.
-  Status SaveKeys(const Snapshot& snapshot, int64_t total, bool with_row) {
-    if (total == 0) return SaveChunk({}, 0, 0, with_row);
-    const EmbeddingTable& table = resource_.table();
-    int64_t bytes_per_key = 3 * sizeof(int64_t);
-    if (with_row) {
-      bytes_per_key += table.dim() * sizeof(float);
-      for (const SlotSpec& slot : names_.slots) {
-        bytes_per_key += slot.width * sizeof(float);
-      }
-    }
-    const int64_t listed_bytes =
-        (table.tier() == nullptr ? kListedBytes : kListedBytesBesidePages) +
-        table.memory_bytes() / kListedShare;
-    EntryReader reader(snapshot, with_row,
-                       std::max<int64_t>(1, kChunkBytes / bytes_per_key),
-                       listed_bytes);
-    for (int64_t begin = 0; begin < total;) {
-      const EntryReader::Batch batch = reader.Next();
-      TF_RETURN_IF_ERROR(SaveChunk(batch, begin, total, with_row));
-      begin += static_cast<int64_t>(batch.n);
-    }
-    return Status();
-  }
-
-  // Saves a batch, which is keys [begin, begin + batch.n) of `total`.
-  Status SaveChunk(const EntryReader::Batch& batch, int64_t begin,
-                   int64_t total, bool with_row) {
-    const auto n = static_cast<int64_t>(batch.n);
-    Chunk* chunk;
-    TF_RETURN_IF_ERROR(AcquireChunk(n, with_row, &chunk));
-    Tensor keys = chunk->keys.Slice(0, n), freqs = chunk->freqs.Slice(0, n);
-    Tensor versions = chunk->versions.Slice(0, n), values, scale_offset;
-    std::vector<Tensor> slots;
-    std::vector<ValueRows> slot_outs;
-    std::optional<ValueRows> value_out;
-    if (with_row) {
-      values = chunk->values.Slice(0, n);
-      if (HasBytes()) scale_offset = chunk->scale_offset.Slice(0, n);
-      value_out.emplace(values, scale_offset);
-      for (const Tensor& slot : chunk->slots) {
-        slots.push_back(slot.Slice(0, n));
-        slot_outs.emplace_back(slots.back());
-      }
-    }
-    int64_t* freq_out = freqs.flat<int64_t>().data();
-    int64_t* version_out = versions.flat<int64_t>().data();
-    const int64_t row_floats = resource_.table().row_floats();
-    const auto copy = [&](int64_t first, int64_t end) {
-      RowReport::Part report(&report_);
-      for (int64_t i = first; i < end; ++i) {
-        freq_out[i] = batch.entries[i].count;
-        version_out[i] = batch.entries[i].version;
-        if (!with_row) continue;
-        if (i + kPrefetched < end) {
-          PrefetchLines(batch.rows[i + kPrefetched],
-                        row_floats * sizeof(float));
-        }
-        CopyRowAndSlots(batch.rows[i], i, *value_out, slot_offsets_, slot_outs);
-        report.Add(batch.entries[i], batch.rows[i]);
-      }
-    };
-    // A cache miss for the row, then about a cycle per float.
-    OpThreads(context_)(n, 200 + row_floats, copy);
-    TF_RETURN_IF_ERROR(
-        CopyKeys(n, [&](int64_t i) { return batch.entries[i].key; }, &keys));
-    std::vector<TensorRows> slices;
-    for (size_t s = 0; s < sources_.size(); ++s) {
-      const std::string& source = sources_[s];
-      slices.push_back(
-          {source + (with_row ? kKeys : kKeysFiltered), total, begin, keys});
-      slices.push_back(
-          {source + (with_row ? kFreqs : kFreqsFiltered), total, begin, freqs});
-      slices.push_back({source + (with_row ? kVersions : kVersionsFiltered),
-                        total, begin, versions});
-      if (with_row) {
-        slices.push_back(
-            {source + kValues, total, begin, s == 0 ? values : slots[s - 1]});
-      }
-    }
-    if (with_row && HasBytes()) {
-      slices.push_back(
-          {names_.name + kScaleOffset, total, begin, scale_offset});
-    }
-    return writer_.Add(std::move(slices));
-  }
-
-  // Finds or allocates a free chunk of at least n rows.
-  Status AcquireChunk(int64_t n, bool with_row, Chunk** chunk) {
-    std::vector<Chunk>& chunks = chunks_[with_row];
-    auto it = std::find_if(chunks.begin(), chunks.end(),
-                           [](const Chunk& each) { return each.IsFree(); });
-    if (it == chunks.end()) it = chunks.insert(it, Chunk());
-    *chunk = &*it;
-    if (it->rows >= n) return Status();
-    *it = Chunk();
-    it->rows = n;
-    const TensorShape per_key({n});
-    TF_RETURN_IF_ERROR(Allocate(names_.key_dtype, per_key, &it->keys));
-    TF_RETURN_IF_ERROR(Allocate(DT_INT64, per_key, &it->freqs));
-    TF_RETURN_IF_ERROR(Allocate(DT_INT64, per_key, &it->versions));
-    if (!with_row) return Status();
-    const int64_t dim = resource_.table().dim();
-    TF_RETURN_IF_ERROR(
-        Allocate(DataTypeOf(resource_.table().rules().value.type),
-                 TensorShape({n, dim}), &it->values));
-    if (HasBytes()) {
-      TF_RETURN_IF_ERROR(
-          Allocate(DT_FLOAT, TensorShape({n, 2}), &it->scale_offset));
-    }
-    it->slots.resize(slot_offsets_.size());
-    for (size_t s = 0; s < slot_offsets_.size(); ++s) {
-      const int width = slot_offsets_[s].slot.width;
-      TF_RETURN_IF_ERROR(Allocate(SlotTypeOf(resource_.table(), width),
-                                  TensorShape({n, width}), &it->slots[s]));
-    }
-    return Status();
-  }
-
-  // Copies key_at(i) for i in [0, n) to `keys`, in its dtype. InvalidArgument
-  // if a key does not fit.
-  template <typename KeyAt>
-  Status CopyKeys(int64_t n, const KeyAt& key_at, Tensor* keys) const {
-    if (keys->dtype() == DT_INT64) {
-      int64_t* out = keys->flat<int64_t>().data();
-      for (int64_t i = 0; i < n; ++i) out[i] = key_at(i);
-      return Status();
-    }
-    int32_t* out = keys->flat<int32_t>().data();
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t key = key_at(i);
-      out[i] = static_cast<int32_t>(key);
-      if (out[i] != key) {
-        return InvalidArgument("keys of table ", resource_.name(),
-                               " must fit into int32 to be saved so, got ", key,
-                               "; save it with int64 keys");
-      }
-    }
-    return Status();
   }
 
   Status SaveMatrix(const std::string& name, const std::vector<float>& matrix,
@@ -426,8 +192,9 @@ class TableSave {
       const int64_t n = std::min(most, total - at);
       Tensor keys;
       TF_RETURN_IF_ERROR(Allocate(names_.key_dtype, TensorShape({n}), &keys));
-      TF_RETURN_IF_ERROR(
-          CopyKeys(n, [&](int64_t i) { return erased[at + i]; }, &keys));
+      TF_RETURN_IF_ERROR(CopyKeys(
+          resource_.name(), n, [&](int64_t i) { return erased[at + i]; },
+          &keys));
       TF_RETURN_IF_ERROR(writer_.Add({{name, total, at, keys}}));
     }
     TF_RETURN_IF_ERROR(SaveString(kDeltaOf, parent.name));
@@ -443,10 +210,7 @@ class TableSave {
   TableResource& resource_;
   const TableNames& names_;
   CheckpointWriter& writer_;
-  std::vector<std::string> sources_;  // Names of the shard and of its slots.
-  std::vector<SlotOffset> slot_offsets_;
-  std::array<std::vector<Chunk>, 2> chunks_;  // [1]: for keys with a row.
-  RowReport report_;
+  EntriesSave entries_;
 };
 
 class TablesSaveOp : public OpKernel {
