@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from model_zoo import layers, minimize
-from model_zoo.data import Column, DataSet, id_column
+from model_zoo.data import Column, DataSet, RetrievalDataSet, id_column
 from model_zoo.heads import Features, Params
 
 DEFAULTS = {
@@ -33,7 +33,7 @@ _LABELS = ("item_row",)
 
 def view(data: DataSet, params: Params) -> DataSet:
     """The data set with candidates; without negatives, they are the items of the batch."""
-    return data if data.labels == _LABELS else data.retrieval(params["negatives"])
+    return data if data.labels == _LABELS else RetrievalDataSet(data, params["negatives"])
 
 
 def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
@@ -45,7 +45,7 @@ def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
     if data.labels != _LABELS:
         raise ValueError(
             f"dssm must have the label item_row, got {', '.join(data.labels)} of {data.name}; "
-            "give it data.retrieval()"
+            "give it a RetrievalDataSet"
         )
     id_column(data.columns, "item", "dssm")
     if not _user_columns(data.columns):

@@ -43,25 +43,25 @@ LAYERS = (
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 
-def modules():
-    """{dotted name: path} of every module of rec_estimator."""
+def modules(tree):
+    """{dotted name: path} of every module of a tree."""
     found = {}
-    for path in sorted((ROOT / "rec_estimator").rglob("*.py")):
+    for path in sorted((ROOT / tree).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
-MODULES = modules()
+MODULES = modules("rec_estimator")
 
 
-def imports_of(path):
-    """Modules of rec_estimator that a file imports, at the top or inside a function."""
+def imports_of(path, known):
+    """Modules that a file imports, at the top or inside a function. known: all modules."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                yield full if full in MODULES else node.module
+                yield full if full in known else node.module
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name
@@ -74,14 +74,15 @@ def part_of(module):
 
 
 @functools.cache
-def edges():
-    """Sorted pairs (module, module that it imports)."""
+def edges(tree="rec_estimator"):
+    """Sorted pairs (module, module of the same tree that it imports)."""
+    known = modules(tree)
     return sorted(
         {
             (module, imported)
-            for module, path in MODULES.items()
-            for imported in imports_of(path)
-            if imported.split(".")[0] == "rec_estimator" and imported != module
+            for module, path in known.items()
+            for imported in imports_of(path, known)
+            if imported.split(".")[0] == tree and imported != module
         }
     )
 
@@ -106,19 +107,21 @@ def test_imports_run_downwards(name):
     )
 
 
-def test_no_import_is_in_a_cycle():
+@pytest.mark.parametrize("tree", ["rec_estimator", "model_zoo"])
+def test_no_import_is_in_a_cycle(tree):
     """Neither between packages nor inside a package."""
-    below = {module: {b for a, b in edges() if a == module} for module in MODULES}
+    known = modules(tree)
+    below = {module: {b for a, b in edges(tree) if a == module} for module in known}
     done = set()
 
     def visit(module, path):
         assert module not in path, " -> ".join([*path[path.index(module) :], module])
         if module not in done:
-            for imported in sorted(below[module] & set(MODULES)):
+            for imported in sorted(below[module] & set(known)):
                 visit(imported, [*path, module])
             done.add(module)
 
-    for module in MODULES:
+    for module in known:
         visit(module, [])
 
 

@@ -20,6 +20,7 @@ from model_zoo.data.logged import LoggedDataSet
 from model_zoo.data.movielens_100k import fetch_movielens_100k
 from model_zoo.data.online_retail import ONLINE_RETAIL_PAGE
 from model_zoo.data.prepare import PREPARATIONS, prepare
+from model_zoo.data.retrieval import RetrievalDataSet
 from model_zoo.data.schema import Schema, read_schema
 from model_zoo.data.streamed import StreamedDataSet
 from model_zoo.names import check_names
@@ -35,6 +36,7 @@ __all__ = [
     "DataUnavailableError",
     "LoggedDataSet",
     "MemoryDataSet",
+    "RetrievalDataSet",
     "Rows",
     "Schema",
     "StreamedDataSet",

@@ -122,19 +122,6 @@ class DataSet(abc.ABC):
         """Returns the name of an item, for output."""
         return f"item {key}"
 
-    def retrieval(self, negatives: int = 256) -> "DataSet":
-        """Returns the data set as two towers need it: a RetrievalDataSet.
-
-        Args:
-          negatives: Candidates of a training batch beyond its own items.
-
-        Raises:
-          ValueError: No column has the ids of the items, or negatives is below 0.
-        """
-        from model_zoo.data.retrieval import RetrievalDataSet  # which imports this module
-
-        return RetrievalDataSet(self, negatives)
-
 
 def check_columns(columns: Tuple[Column, ...], labels: Tuple[str, ...]) -> None:
     """Checks that columns go together.

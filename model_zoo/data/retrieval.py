@@ -30,13 +30,13 @@ class RetrievalDataSet(DataSet):
 
     Args:
       data: A data set with an item column of single ids.
-      negatives: How many candidates are drawn for each training batch.
+      negatives: How many candidates are drawn for each training batch, beyond its own items.
 
     Raises:
       ValueError: There is no such column, or negatives is below 0.
 
     Example:
-      >>> data = generate_clicks(rows=2000).retrieval(negatives=64)
+      >>> data = RetrievalDataSet(generate_clicks(rows=2000), negatives=64)
       >>> features, labels = data.input_fn("train", 32, seed=1)().element_spec
       >>> features["user"].shape, features["item"].shape, labels.shape
       (TensorShape([32]), TensorShape([96]), TensorShape([32]))
@@ -44,7 +44,7 @@ class RetrievalDataSet(DataSet):
 
     labels = ("item_row",)
 
-    def __init__(self, data: DataSet, negatives: int) -> None:
+    def __init__(self, data: DataSet, negatives: int = 256) -> None:
         if negatives < 0:
             raise ValueError(f"negatives must be at least 0, got {negatives}")
         self._data, self._negatives = data, negatives

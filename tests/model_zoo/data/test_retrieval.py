@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from model_zoo.data import Column, MemoryDataSet, Rows
+from model_zoo.data import Column, MemoryDataSet, RetrievalDataSet, Rows
 
 COLUMNS = (
     Column("user", "user"),
@@ -41,7 +41,7 @@ PARTS = {"train": rows_of("train", 200), "validation": rows_of("validation", 40)
 
 @pytest.fixture
 def view():
-    return MemoryDataSet("shop", COLUMNS, PARTS, credit="Ours").retrieval(negatives=5)
+    return RetrievalDataSet(MemoryDataSet("shop", COLUMNS, PARTS, credit="Ours"), negatives=5)
 
 
 def batches(input_fn):
@@ -145,21 +145,21 @@ def test_batches_have_static_shapes(view):
 @pytest.mark.long
 def test_a_data_set_of_one_label_has_the_same_view():
     parts = {name: Rows(rows.features, {"buy": rows.labels["buy"]}) for name, rows in PARTS.items()}
-    one = MemoryDataSet("shop", COLUMNS, parts).retrieval(negatives=5)
-    two = MemoryDataSet("shop", COLUMNS, PARTS).retrieval(negatives=5)
+    one = RetrievalDataSet(MemoryDataSet("shop", COLUMNS, parts), negatives=5)
+    two = RetrievalDataSet(MemoryDataSet("shop", COLUMNS, PARTS), negatives=5)
     (first, _), (second, _) = (batches(each.input_fn("train", 16))[0] for each in (one, two))
     assert np.array_equal(first["item"], second["item"])
 
 
 def test_the_item_is_the_column_of_the_history_or_else_the_first_of_items():
-    assert MemoryDataSet("shop", COLUMNS, PARTS).retrieval().catalogue.ids.min() == 100
-    without = MemoryDataSet("shop", COLUMNS[:-1], PARTS).retrieval()
+    assert RetrievalDataSet(MemoryDataSet("shop", COLUMNS, PARTS)).catalogue.ids.min() == 100
+    without = RetrievalDataSet(MemoryDataSet("shop", COLUMNS[:-1], PARTS))
     assert without.catalogue.ids.min() == 100 // 3  # brands
 
 
 def test_data_without_items_and_negative_numbers_are_refused():
     data = MemoryDataSet("shop", COLUMNS[:2], PARTS)
     with pytest.raises(ValueError, match="shop must have an id column of the item, got us"):
-        data.retrieval()
+        RetrievalDataSet(data)
     with pytest.raises(ValueError, match="negatives must be at least 0, got -1"):
-        MemoryDataSet("shop", COLUMNS, PARTS).retrieval(negatives=-1)
+        RetrievalDataSet(MemoryDataSet("shop", COLUMNS, PARTS), negatives=-1)
