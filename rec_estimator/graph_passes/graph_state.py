@@ -43,6 +43,10 @@ PREPARED_INITIALIZERS = {
 # sample_compression/rewrite/stock_expansion.py, read by serving/portable_graph.py.
 KERNEL_ROWS = "rec_estimator_kernel_rows"
 
+# The ops that make handles of tables; graphs of older releases have no such collection. Written
+# and read by table/loaded_tables.py.
+TABLE_HANDLES = "rec_estimator_table_handles"
+
 # The names of the work queues that datasets read. Written by inputs/work_queue.py, read by
 # graph_modifier/iterator_swap.py.
 WORK_QUEUES = "rec_estimator/work_queues"

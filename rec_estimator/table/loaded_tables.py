@@ -13,10 +13,12 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, loaded_graphs
+from rec_estimator.graph_passes.graph_state import TABLE_HANDLES
 
-# The ops that make handles of tables. A MetaGraph has their names. Graphs of older releases have no
-# such collection.
-TABLE_HANDLES = "rec_estimator_table_handles"
+
+def add_handle(op: tf.Operation) -> None:
+    """Lets MetaGraphs of the default graph name an op that makes the handle of a table."""
+    tf.add_to_collection(TABLE_HANDLES, op)
 
 
 def _to_proto(op: tf.Operation, export_scope: Optional[str] = None) -> tf.NodeDef:

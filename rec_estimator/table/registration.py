@@ -11,9 +11,8 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import variable_store
 from rec_estimator.graph_passes.graph_state import state_of
-from rec_estimator.table import placement
+from rec_estimator.table import loaded_tables, placement
 from rec_estimator.table.initializer_entries import InitializerEntry, LocalEntry, UnsavedEntry
-from rec_estimator.table.loaded_tables import TABLE_HANDLES
 from rec_estimator.table.shard import KEY_CLASSES
 from rec_estimator.table.table import (
     EMBEDDING_VARIABLES,
@@ -80,7 +79,7 @@ def register_table(
             tf.add_to_collection(tf.GraphKeys.TRAINABLE_VARIABLES, member)
     for shard in table.shards:
         state_of().shards[shard.op.name] = shard
-        tf.add_to_collection(TABLE_HANDLES, shard.op)
+        loaded_tables.add_handle(shard.op)
         if is_saved:
             tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, InitializerEntry(shard))
             tf.add_to_collection(tf.GraphKeys.SAVEABLE_OBJECTS, shard.saveable)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.table import loaded_tables
+from rec_estimator.graph_passes import graph_state
 
 KEYS = [1, 2, 3, -9, 77]
 
@@ -184,7 +184,7 @@ def test_a_meta_graph_of_a_scope_has_no_empty_collections():
         meta = saver.export_meta_graph(export_scope=scope)
         kinds = {name: of.WhichOneof("kind") for name, of in meta.collection_def.items()}
         assert None not in kinds.values(), kinds
-        assert len(meta.collection_def[loaded_tables.TABLE_HANDLES].bytes_list.value) == handles
+        assert len(meta.collection_def[graph_state.TABLE_HANDLES].bytes_list.value) == handles
         assert (tf.GraphKeys.GLOBAL_VARIABLES in kinds) == (scope is None)
 
 

@@ -11,7 +11,7 @@ from python_processes import run
 
 import rec_estimator as rec
 from rec_estimator import _ops
-from rec_estimator.table.loaded_tables import TABLE_HANDLES
+from rec_estimator.graph_passes.graph_state import TABLE_HANDLES
 
 PROGRAM = textwrap.dedent(
     """
