@@ -6,6 +6,7 @@ dataclass that checks its values when it is constructed. Options compare by valu
 and pickled.
 """
 
+import abc
 import dataclasses
 import enum
 import math
@@ -318,9 +319,34 @@ class CBFFilter:
         return {**numbers, "cbf_counters": counter_type}
 
 
+class EvictionRule(abc.ABC):
+    """What decides which keys an eviction takes. Each rule is a frozen dataclass derived from it.
+
+    Attributes:
+      needs_global_step: Whether the graph must have a global step.
+    """
+
+    needs_global_step = False
+
+    @property
+    @abc.abstractmethod
+    def is_on(self) -> bool:
+        """Whether the rule can evict any row."""
+
+    @property
+    @abc.abstractmethod
+    def attrs(self) -> Dict[str, Any]:
+        """The attributes of TableEvict."""
+
+    @property
+    def timed(self) -> Optional["TimeEvict"]:
+        """The rule that tells the time, if the versions of rows are times; None: they are steps."""
+        return None
+
+
 @_explain_assignments
 @dataclasses.dataclass(frozen=True)
-class GlobalStepEvict:
+class GlobalStepEvict(EvictionRule):
     """Evicts keys that were not trained for a number of steps, at each full save.
 
     Attributes:
@@ -362,7 +388,7 @@ class GlobalStepEvict:
 
 @_explain_assignments
 @dataclasses.dataclass(frozen=True)
-class TimeEvict:
+class TimeEvict(EvictionRule):
     """Evicts keys that were not trained for some time, at each full save.
 
     The time is that of the training: each step advances it to the clock, or to the timestamps of
@@ -395,8 +421,6 @@ class TimeEvict:
     seconds: Optional[int] = None
     timestamp: Optional[str] = None
 
-    needs_global_step = False
-
     def __post_init__(self) -> None:
         seconds = self.seconds
         if seconds is not None and not (_is_integer(seconds) and 0 <= seconds < 2**53):
@@ -417,6 +441,11 @@ class TimeEvict:
         return {"seconds_to_live": self.seconds}
 
     @property
+    def timed(self) -> Optional["TimeEvict"]:
+        """This rule, if it is on."""
+        return self if self.is_on else None
+
+    @property
     def most_seconds_per_step(self) -> int:
         """The most by which a step advances the time."""
         return max((self.seconds or 0) // 1000, 1)
@@ -433,7 +462,7 @@ class TimeEvict:
 
 @_explain_assignments
 @dataclasses.dataclass(frozen=True)
-class L2WeightEvict:
+class L2WeightEvict(EvictionRule):
     """Evicts rows with small values, and rows that are not finite, at each full save.
 
     Counts of keys without a row are bounded, too. A CounterFilter keeps the counts of the keys that
@@ -453,8 +482,6 @@ class L2WeightEvict:
     """
 
     l2_weight_threshold: float = -1.0
-
-    needs_global_step = False
 
     def __post_init__(self) -> None:
         value = self.l2_weight_threshold
@@ -655,8 +682,6 @@ class StorageOption:
 
 # All filters; each has filter_freq, handle_attrs and sketch_tensors.
 Filter = Union[CounterFilter, CBFFilter]
-# All eviction rules; each has needs_global_step, is_on and attrs.
-EvictionRule = Union[GlobalStepEvict, TimeEvict, L2WeightEvict]
 
 
 @_explain_assignments
@@ -807,7 +832,7 @@ class EmbeddingVariableOption:
             )
         for name, kinds, is_optional in (
             ("ht_type", (str,), False),
-            ("evict_option", get_args(EvictionRule), True),
+            ("evict_option", tuple(EvictionRule.__subclasses__()), True),
             ("ckpt", (CheckpointOption,), True),
             ("filter_option", get_args(Filter), True),
             ("storage_option", (StorageOption,), False),

@@ -16,7 +16,7 @@ from rec_estimator.table.table_time import find_table_time, present_time, table_
 def time_rule(table: LogicalTable) -> Optional[TimeEvict]:
     """Returns the TimeEvict of a table; None: it has none that evicts."""
     rule = table.ev_option.evict_option
-    return rule if isinstance(rule, TimeEvict) and rule.is_on else None
+    return None if rule is None else rule.timed
 
 
 def make_time(table: LogicalTable) -> None:
@@ -53,8 +53,8 @@ def eviction_of(table: LogicalTable, rule: Optional[EvictionRule]) -> Eviction:
 
 
 def _is_dated(rule: EvictionRule) -> bool:
-    if isinstance(rule, TimeEvict):
-        return find_table_time(rule) is not None
+    if rule.timed is not None:
+        return find_table_time(rule.timed) is not None
     return not rule.needs_global_step or find_global_step() is not None
 
 
