@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every op that depends on the batch alone moves: chosen key paths, and random graphs."""
+"""Every op that depends on the batch alone moves: chosen key paths, and random graphs.
+
+Whatever is fetched has the batch of its step, of which ops/passes/same_batch_pass.cc takes care.
+"""
 
 import numpy as np
 import pytest

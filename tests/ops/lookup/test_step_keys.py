@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lookups of a step hand over to its update (ops/lookup/step_keys.h) changes no result."""
+"""What the lookups of a step hand over to its update (ops/lookup/step_keys.h) changes no result.
+
+The control edge that makes the update wait: tests/ops/passes/test_hand_over_pass.py.
+"""
 
 import threading
 

@@ -38,3 +38,15 @@ def test_only_the_header_spells_the_types_of_ops():
 
 def test_each_pass_is_in_the_folder_of_passes():
     assert {path.parent for path in OPS.rglob("*_pass.cc")} == {FOLDER}
+
+
+def test_each_pass_has_a_file_of_tests_or_one_that_names_it():
+    here = pathlib.Path(__file__).parent
+    texts = "".join(path.read_text() for path in here.parents[1].glob("**/test_*.py"))
+    passes = [*FOLDER.glob("*_pass.cc"), *FOLDER.glob("reduce_*.cc")]
+    untested = [
+        path.name
+        for path in passes
+        if path.name not in texts and not (here / f"test_{path.stem}.py").exists()
+    ]
+    assert untested == []

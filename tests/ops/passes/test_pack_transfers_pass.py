@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The graph pass that packs what a step sends to the tables of other tasks.
 
+Also of what belongs to it: spread_shard_rows_pass.cc, which copies rows that were sent once, and
+reduce_control_edges.cc, without which a step would receive more tensors for each ps.
+
 The tasks are servers in this process, which end with it.
 """
 
