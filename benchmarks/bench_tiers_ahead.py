@@ -72,11 +72,7 @@ def _build(
     file = tf.placeholder(tf.string, [])
     first = tf.placeholder(tf.int64, [])
 
-    def ranks(record: tf.Tensor) -> tf.Tensor:
-        return tf.ensure_shape(tf.io.decode_raw(record, tf.int64), [BATCH * FIELDS])
-
-    data = tf.data.FixedLengthRecordDataset(file, BATCH * FIELDS * 8).skip(first)
-    iterator = tf.data.make_initializable_iterator(data.map(ranks).prefetch(10))
+    iterator = tf.data.make_initializable_iterator(_batches_of_ranks(file, first))
     keys = iterator.get_next() * SCATTER
     values = rec.embedding_lookup(table, keys)
     widths = [int(width * each) for each in DEEP] + [1]
@@ -114,6 +110,17 @@ def _build(
         run[f"before zipf {exponent}"] = functools.partial(prepare, exponent)
         run[f"after zipf {exponent}"] = functools.partial(end, exponent)
     return run
+
+
+def _batches_of_ranks(file: Any, first: Any) -> Any:
+    """A dataset of the batches of a file, int64 [BATCH * FIELDS], from batch `first` on."""
+    import tensorflow.compat.v1 as tf
+
+    def ranks(record: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.io.decode_raw(record, tf.int64), [BATCH * FIELDS])
+
+    data = tf.data.FixedLengthRecordDataset(file, BATCH * FIELDS * 8).skip(first)
+    return data.map(ranks).prefetch(10)
 
 
 def _file(folder: str, exponent: float) -> str:

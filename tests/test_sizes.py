@@ -20,11 +20,8 @@ LONGER: dict = {
     "bench_disk_log.cc Run": 88,
     "bench_embedding_table.cc Rules": 71,
     "bench_embedding_table.cc Table": 83,
-    "benchmarks.bench_tiers_ahead._build": 62,
     "rec_estimator.rec_sdk.create_table.create_table": 64,
     "test_disk_log.cc TEST(ThreadsAppendReadFreeAndCompactAtOnce)": 75,
-    "test_disk_tier_steps.cc Families::Step": 62,
-    "test_embedding_table_threads.cc FilterUnderLoad": 98,
     "tests.porting.scripts.tf1_deepfm.model_fn": 65,
 }
 

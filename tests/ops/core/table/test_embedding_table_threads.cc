@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -310,9 +311,78 @@ TEST(RowsWrittenBeforeTheirKeysAreNotTorn) {
   EXPECT_EQ(table.size(), std::min(kSteps, 10) * kKeys * 3 / 2);
   for (const auto& entry : Contents(table).admitted) {
     EXPECT_TRUE(IsWhole(entry.row));
-    const int64_t place = entry.key % (2 * kKeys);
-    if (place < kKeys / 2) EXPECT_EQ(entry.row[0], 1.0f);
-    if (place >= kKeys) EXPECT_EQ(entry.row[0], 2.0f);
+    const int64_t key = entry.key % (2 * kKeys);
+    if (key < kKeys / 2) EXPECT_EQ(entry.row[0], 1.0f);
+    if (key >= kKeys) EXPECT_EQ(entry.row[0], 2.0f);
+  }
+}
+
+// A copy of a table, to which each save adds what has changed.
+class Replica {
+ public:
+  Replica(EmbeddingTable* table, const FilterSpec& filter)
+      : table_(*table), copy_(kDim, 0.0f, filter) {}
+
+  void Save() {
+    {
+      const Contents::Keys keys =
+          saved_ ? Contents::Keys::kChanged : Contents::Keys::kAll;
+      Contents contents(table_, keys);
+      table_.TrackChanges();
+      contents.snapshot.MarkSaved();
+      saved_ = true;
+      const std::vector<int64_t>& erased = contents.snapshot.erased();
+      copy_.Erase(erased.data(), erased.size());
+      for (const Contents::Entry& entry : contents.admitted) {
+        EXPECT_TRUE(IsWhole(entry.row));
+        EXPECT_TRUE(copy_.Insert(
+            {&entry.key, 1, entry.row, {}, &entry.freq, &entry.version}));
+      }
+      for (const Contents::Entry& entry : contents.filtered) {
+        EXPECT_TRUE(copy_.InsertFiltered(&entry.key, 1, &entry.freq,
+                                         &entry.version, false));
+      }
+      cells_.Save(table_, contents.snapshot, keys);
+    }
+    table_.CommitSaved();
+  }
+
+  void ExpectSameContents() {
+    EXPECT_TRUE(cells_.RestoreTo(&copy_));
+    EXPECT_TRUE(SketchOf(table_) == SketchOf(copy_));
+    const Contents live(table_);
+    const Contents copied(copy_);
+    EXPECT_EQ(live.admitted.size(), copied.admitted.size());
+    EXPECT_EQ(live.filtered.size(), copied.filtered.size());
+    for (size_t i = 0; i < live.admitted.size(); ++i) {
+      EXPECT_EQ(live.admitted[i].key, copied.admitted[i].key);
+      EXPECT_EQ(live.admitted[i].freq, copied.admitted[i].freq);
+      EXPECT_EQ(live.admitted[i].row[0], copied.admitted[i].row[0]);
+    }
+  }
+
+ private:
+  EmbeddingTable& table_;
+  EmbeddingTable copy_;
+  SavedCounts cells_;
+  bool saved_ = false;
+};
+
+// counts: of keys 0, 1, ...
+void ExpectCounts(const EmbeddingTable& table, const FilterSpec& filter,
+                  const std::vector<std::atomic<int64_t>>& counts) {
+  std::vector<int64_t> keys(counts.size()), stored(counts.size());
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  table.Frequencies(keys.data(), keys.size(), stored.data());
+  for (size_t key = 0; key < keys.size(); ++key) {
+    const int64_t most = static_cast<int64_t>(filter.threshold);
+    if (filter.sketch.name.empty() || counts[key] >= most) {
+      // Before admission a Bloom filter may only overestimate.
+      EXPECT_TRUE(stored[key] == counts[key] ||
+                  (!filter.sketch.name.empty() && stored[key] > counts[key]));
+    } else {
+      EXPECT_TRUE(stored[key] >= counts[key]);
+    }
   }
 }
 
@@ -336,37 +406,7 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
                  });
     });
   }
-  EmbeddingTable copy(kDim, 0.0f, filter);
-  SavedCounts cells;
-  bool saved = false;
-  const auto save = [&] {
-    {
-      const Contents::Keys keys =
-          saved ? Contents::Keys::kChanged : Contents::Keys::kAll;
-      Contents contents(table, keys);
-      table.TrackChanges();
-      contents.snapshot.MarkSaved();
-      saved = true;
-      const std::vector<int64_t>& erased = contents.snapshot.erased();
-      copy.Erase(erased.data(), erased.size());
-      const auto play = [](const Contents::Entry& entry, const auto& insert) {
-        insert(&entry.key, &entry.freq, &entry.version);
-      };
-      for (const Contents::Entry& entry : contents.admitted) {
-        EXPECT_TRUE(IsWhole(entry.row));
-        play(entry, [&](auto key, auto freq, auto version) {
-          EXPECT_TRUE(copy.Insert({key, 1, entry.row, {}, freq, version}));
-        });
-      }
-      for (const Contents::Entry& entry : contents.filtered) {
-        play(entry, [&](auto key, auto freq, auto version) {
-          EXPECT_TRUE(copy.InsertFiltered(key, 1, freq, version, false));
-        });
-      }
-      cells.Save(table, contents.snapshot, keys);
-    }
-    table.CommitSaved();
-  };
+  Replica replica(&table, filter);
   RunWhile(workers,
            {[&](std::mt19937_64* random) {
               LookupSome(table, kKeys, 3000, pool.parallel(), random);
@@ -388,33 +428,10 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
                 EvictSmaller(&table, static_cast<float>((*random)() % 100));
               }
             },
-            [&](std::mt19937_64*) { save(); }});
-  save();
-  EXPECT_TRUE(cells.RestoreTo(&copy));
-  EXPECT_TRUE(SketchOf(table) == SketchOf(copy));
-  const Contents live(table);
-  const Contents copied(copy);
-  EXPECT_EQ(live.admitted.size(), copied.admitted.size());
-  EXPECT_EQ(live.filtered.size(), copied.filtered.size());
-  for (size_t i = 0; i < live.admitted.size(); ++i) {
-    EXPECT_EQ(live.admitted[i].key, copied.admitted[i].key);
-    EXPECT_EQ(live.admitted[i].freq, copied.admitted[i].freq);
-    EXPECT_EQ(live.admitted[i].row[0], copied.admitted[i].row[0]);
-  }
-  if (evict) return;
-  std::vector<int64_t> keys(kKeys), stored(kKeys);
-  for (int64_t key = 0; key < kKeys; ++key) keys[key] = key;
-  table.Frequencies(keys.data(), kKeys, stored.data());
-  for (int64_t key = 0; key < kKeys; ++key) {
-    const int64_t most = static_cast<int64_t>(filter.threshold);
-    if (filter.sketch.name.empty() || counts[key] >= most) {
-      // Before admission a Bloom filter may only overestimate.
-      EXPECT_TRUE(stored[key] == counts[key] ||
-                  (!filter.sketch.name.empty() && stored[key] > counts[key]));
-    } else {
-      EXPECT_TRUE(stored[key] >= counts[key]);
-    }
-  }
+            [&](std::mt19937_64*) { replica.Save(); }});
+  replica.Save();
+  replica.ExpectSameContents();
+  if (!evict) ExpectCounts(table, filter, counts);
 }
 
 TEST(CounterFilterLosesNoCountUnderLoad) { FilterUnderLoad({5, 1}, false); }

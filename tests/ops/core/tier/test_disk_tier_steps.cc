@@ -46,28 +46,12 @@ class Families {
     Add(220, early, {}, least, "GradientDescent", {0.1f});
   }
 
-  // A step of all tables. Some of them read the keys of the first one, and some
-  // batches are empty. In every other step, lookups tell where the keys are.
+  // A step of all tables. In every other step, lookups tell where the keys are.
   // is_disturbed: rows of other keys come from the disk meanwhile.
   void Step(bool is_disturbed) {
     const bool is_told = random_() % 2 == 0;
     std::vector<Twins::Step> steps;
-    std::vector<StepBatch> batches;
-    for (const auto& twins : twins_) steps.push_back(twins->RandomStep(kKeys));
-    for (size_t i = 0; i < steps.size(); ++i) {
-      const uint64_t how = random_() % 8;
-      const bool is_shared = how < 4;
-      if (is_shared)
-        steps[i].grads = twins_[i]->RandomGrads(steps[0].keys.size());
-      batches.push_back(steps[is_shared ? 0 : i].batch(0));
-      batches.back().grads = steps[i].grads.data();
-      if (how == 5) {
-        Lengthen(&steps[i], twins_[i].get());
-        batches.back() = steps[i].batch(0);
-      }
-      if (how == 3 || how >= 5) batches.back().n_counted = 0;
-      if (how == 4) batches.back().n = 0;
-    }
+    std::vector<StepBatch> batches = RandomBatches(&steps);
     std::vector<std::vector<float>> values[2];
     for (const auto side : {&Twins::memory, &Twins::spilling}) {
       std::vector<EmbeddingTable*> tables;
@@ -132,6 +116,28 @@ class Families {
   }
 
  private:
+  // A batch for each table, which points into `steps`. Some have the keys of
+  // the first one, and some have none.
+  std::vector<StepBatch> RandomBatches(std::vector<Twins::Step>* steps) {
+    std::vector<StepBatch> batches;
+    for (const auto& twins : twins_) steps->push_back(twins->RandomStep(kKeys));
+    for (size_t i = 0; i < steps->size(); ++i) {
+      const uint64_t how = random_() % 8;
+      const bool is_shared = how < 4;
+      if (is_shared)
+        (*steps)[i].grads = twins_[i]->RandomGrads((*steps)[0].keys.size());
+      batches.push_back((*steps)[is_shared ? 0 : i].batch(0));
+      batches.back().grads = (*steps)[i].grads.data();
+      if (how == 5) {
+        Lengthen(&(*steps)[i], twins_[i].get());
+        batches.back() = (*steps)[i].batch(0);
+      }
+      if (how == 3 || how >= 5) batches.back().n_counted = 0;
+      if (how == 4) batches.back().n = 0;
+    }
+    return batches;
+  }
+
   // So that the list of keys is in groups.
   static void Lengthen(Twins::Step* step, Twins* twins) {
     const Keys once = step->keys;
