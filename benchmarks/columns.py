@@ -63,9 +63,21 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def by_row(rows: Iterable[Row], columns: Dict[str, str]) -> str:
     """A table with a line for each row: {head of a column: template}."""
-    return table(columns, [[fill(each, row) for each in columns.values()] for row in rows])
+    return table(columns, [[fill(cell, row) for cell in columns.values()] for row in rows])
 
 
 def by_line(found: Row, header: Sequence[str], *lines: Sequence[str]) -> str:
     """A table whose lines are templates of one result."""
-    return table(header, [[fill(each, found) for each in line] for line in lines])
+    return table(header, [[fill(cell, found) for cell in line] for line in lines])
+
+
+def by_kind(found: Row, kinds: Dict[str, str], lines: Dict[str, str]) -> str:
+    """A table with a column for each {head: kind}, and a line for each {text: template}.
+
+    In a template, the kind takes the place of KIND.
+    """
+    cells = {
+        text: [each.replace("KIND", kind) for kind in kinds.values()]
+        for text, each in lines.items()
+    }
+    return by_line(found, ["", *kinds], *([text, *row] for text, row in cells.items()))

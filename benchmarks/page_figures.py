@@ -6,7 +6,7 @@ import statistics
 from typing import Any, Dict, List
 
 from benchmarks import bench_distributed, bench_narrow_tables, bench_pipeline
-from benchmarks.columns import NONE, by_line, by_row, figure, fill, table
+from benchmarks.columns import NONE, by_kind, by_line, by_row, figure, fill, table
 
 Result = Dict[str, Any]
 
@@ -37,44 +37,31 @@ def test_matrix(found: Result) -> str:
 
 @figure("docs/filters.md", "bench_filters")
 def filter_costs(found: Result) -> str:
-    bytes_each = "{{memory[not admitted, {}][beyond_floats]:.1f}}".format
-    cost = "{{cost[{}]:+.1f %}}".format
-    return by_line(
-        found,
-        ["cost", "`CounterFilter`", "`CBFFilter`, p = 0.01"],
-        [
-            "bytes for a key that is not admitted",
-            bytes_each("CounterFilter"),
-            bytes_each("CBFFilter of 10 M"),
-        ],
-        ["train step, known keys", cost("known/counter"), cost("known/bloom")],
-        ["train step, a stream of new keys", cost("stream/counter"), cost("stream/bloom")],
-    ).replace(" -", " \u2212")
+    filters = {"`CounterFilter`": "counter", "`CBFFilter`, p = 0.01": "bloom"}
+    names = {"counter": "CounterFilter", "bloom": "CBFFilter of 10 M"}
+    beyond = {
+        each: found["memory"][f"not admitted, {name}"]["beyond_floats"]
+        for each, name in names.items()
+    }
+    lines = {
+        "bytes for a key that is not admitted": "{beyond[KIND]:.1f}",
+        "train step, known keys": "{cost[known/KIND]:+.1f %}",
+        "train step, a stream of new keys": "{cost[stream/KIND]:+.1f %}",
+    }
+    return by_kind({**found, "beyond": beyond}, filters, lines).replace(" -", " \u2212")
 
 
 @figure("docs/filters.md", "bench_capacity")
 def capacity(found: Result) -> str:
-    hits = "{{hits[{}][table]:.1f %}} / {{hits[{}][cache]:.1f %}}".format
-    streams = [(f"hits, {name} ids: table / all rows", name) for name in ("Zipf", "drifting")]
-    return by_line(
-        found,
-        ["", '`"lfu"`', '`"lru"`'],
-        [
-            "time of a step over that of a table without a limit",
-            "{cost[step][lfu]:.2f}",
-            "{cost[step][lru]:.2f}",
-        ],
-        ["the same of CPU time", "{cost[step, CPU][lfu]:.2f}", "{cost[step, CPU][lru]:.2f}"],
-        *(
-            [text, *(hits(f"{name}/{p}", f"{name}/{p}") for p in ("lfu", "lru"))]
-            for text, name in streams
-        ),
-        [
-            "memory after 100,000 steps over that after 10,000",
-            "{memory[lfu][growth]:.2f}",
-            "{memory[lru][growth]:.2f}",
-        ],
-    )
+    hits = "{hits[STREAM/KIND][table]:.1f %} / {hits[STREAM/KIND][cache]:.1f %}"
+    lines = {
+        "time of a step over that of a table without a limit": "{cost[step][KIND]:.2f}",
+        "the same of CPU time": "{cost[step, CPU][KIND]:.2f}",
+        "hits, Zipf ids: table / all rows": hits.replace("STREAM", "Zipf"),
+        "hits, drifting ids: table / all rows": hits.replace("STREAM", "drifting"),
+        "memory after 100,000 steps over that after 10,000": "{memory[KIND][growth]:.2f}",
+    }
+    return by_kind(found, {'`"lfu"`': "lfu", '`"lru"`': "lru"}, lines)
 
 
 @figure("docs/small_tables.md", "bench_row_dtypes")
@@ -165,24 +152,19 @@ def serving_zoo(found: Result) -> str:
 
 @figure("docs/serving.md", "bench_portable")
 def portable(found: Result) -> str:
-    def both(template: str) -> List[str]:
-        return [template.replace("KIND", kind) for kind in ("ours", "portable")]
-
+    request = {kind: found[f"{kind}_request_ms"] for kind in ("ours", "portable")}
+    ratio = round(request["portable"], 2) / round(request["ours"], 2)
     least, _, most = found["request_portable_over_ours"]
-    ours, theirs = both("{KIND_request_ms:.2f} ms")
-    ratio = round(found["portable_request_ms"], 2) / round(found["ours_request_ms"], 2)
-    export, load = (
-        both(f"{{KIND_{what}[s]:.1f}} s, {{KIND_{what}[peak_mb]:.0f}} MB")
-        for what in ("export", "load")
-    )
-    return by_line(
-        found,
-        ["", "with our ops", "portable"],
-        ["variables on disk", *both("{KIND_export[mb]:.0f} MB")],
-        ["export, memory beyond the process", *export],
-        ["load, memory beyond the process", *load],
-        ["request", ours, f"{theirs}, {ratio:.2f} times ({least:.1f} to {most:.1f} in a round)"],
-    )
+    over = {"ours": "", "portable": f", {ratio:.2f} times ({least:.1f} to {most:.1f} in a round)"}
+    lines = {
+        "variables on disk": "{KIND_export[mb]:.0f} MB",
+        "export, memory beyond the process": (
+            "{KIND_export[s]:.1f} s, {KIND_export[peak_mb]:.0f} MB"
+        ),
+        "load, memory beyond the process": "{KIND_load[s]:.1f} s, {KIND_load[peak_mb]:.0f} MB",
+        "request": "{KIND_request_ms:.2f} ms{over[KIND]}",
+    }
+    return by_kind({**found, "over": over}, {"with our ops": "ours", "portable": "portable"}, lines)
 
 
 @figure("docs/serving.md", "bench_grouped")
