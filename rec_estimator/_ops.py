@@ -23,7 +23,7 @@ except ModuleNotFoundError as _error:
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 
-# For which releases of Python 3 TensorFlow 2.x has wheels, the first and the last. Source: PyPI.
+# The first and the last release of Python 3 for which TensorFlow 2.x has wheels. Source: PyPI.
 _PYTHONS = {15: (9, 11), 16: (9, 12), 17: (9, 12), 18: (9, 12), 19: (9, 12), 20: (9, 13)}
 _PYTHONS_OF_OTHERS = (10, 13)
 

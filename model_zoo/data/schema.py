@@ -216,7 +216,7 @@ class Schema:
 
     @property
     def columns(self) -> Tuple[Column, ...]:
-        """The columns that a model is told of."""
+        """The columns that a model sees."""
         return tuple(field.column for field in self.fields)
 
     def without_validation(self) -> "Schema":

@@ -90,8 +90,8 @@ Status AppendSources(const OutputTensor& keys,
   return Status();
 }
 
-// In which type rows of a table are sent without being rounded: float, or the
-// 16 bits in which it stores them.
+// The type that sends rows of a table without rounding them: float, or the 16
+// bits in which it stores them.
 tensorflow::DataType ValueDtypeOf(const Node& handle) {
   tensorflow::DataType value_dtype = tensorflow::DT_FLOAT;
   if (handle.type_string() != kTableHandle ||

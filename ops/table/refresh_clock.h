@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// At which state of a refreshed model a step reads.
+// Decides which state of a refreshed model a step reads.
 //
 //   refreshes   ──1────────2──────────3──▶ time of the clock
 //   a step         [reads at 1      ]

@@ -33,7 +33,7 @@ class TierCounts(NamedTuple):
     misses: tf.Tensor  # Keys of training steps whose row had to be read.
     spills: tf.Tensor  # Rows that left memory.
     bytes_read: tf.Tensor
-    bytes_written: tf.Tensor  # With what compaction writes.
+    bytes_written: tf.Tensor  # Includes what compaction writes.
     read_nanoseconds: tf.Tensor  # How long reads have waited for the disk, over all threads.
     file_bytes: tf.Tensor  # Size of the files.
     buffer_bytes: tf.Tensor  # Memory for what is read and written next.

@@ -163,7 +163,7 @@ WAIT = 300  # seconds
 
 
 class Together(tf.train.SessionRunHook):
-    """Lets the workers of an Estimator begin each step together."""
+    """Makes the workers of an Estimator begin each step together."""
 
     def __init__(self, both):
         self._both = both

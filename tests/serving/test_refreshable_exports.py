@@ -33,7 +33,7 @@ def strings(ids):
 
 
 MODELS = {
-    "no table": (lambda ids: tf.cast(ids, tf.float32), {}, "the model has no table, so it has no deltas"),
+    "no table": (lambda ids: tf.cast(ids, tf.float32), {}, "the model has no table"),
     "own Saver": (with_own_saver, {}, "must leave the Saver to RecEstimator"),
     "rows on disk": (
         lambda ids: table(ids, storage_option=on_disk("rows")),

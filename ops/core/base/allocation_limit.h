@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: lets AllocateZeroed fail, through which the core gets all its
-// large memory.
+// For tests: makes AllocateZeroed fail, which gets all large memory of the
+// core.
 #ifndef REC_ESTIMATOR_OPS_CORE_BASE_ALLOCATION_LIMIT_H_
 #define REC_ESTIMATOR_OPS_CORE_BASE_ALLOCATION_LIMIT_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The system calls that a DiskLog makes on its open files. Tests derive from
-// this class and let a call fail.
+// this class and make a call fail.
 #ifndef REC_ESTIMATOR_OPS_CORE_STORAGE_DISK_IO_H_
 #define REC_ESTIMATOR_OPS_CORE_STORAGE_DISK_IO_H_
 

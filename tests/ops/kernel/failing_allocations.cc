@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// To be preloaded: lets allocations fail for which the code of one library
+// To be preloaded: makes allocations fail for which the code of one library
 // asks, or those of one size.
 #include <link.h>
 #include <malloc.h>

@@ -35,7 +35,7 @@ EMPTYING = {"table_initialize", "table_initialize_rows", "table_restore"}
 
 
 class Memory:
-    """Lets allocations fail."""
+    """Makes allocations fail."""
 
     def __init__(self):
         self._shim = ctypes.CDLL(os.environ["LD_PRELOAD"])
@@ -105,7 +105,7 @@ def calls(caller):
 
 
 def fail_in_turn(memory, caller, contents, op, arguments, numbers):
-    """Lets an op's allocations of these numbers fail, until none did; returns what came of it."""
+    """Makes an op's allocations of these numbers fail until none did; returns what came of it."""
     outcomes, changed, emptied = [], [], []
     fetches, fed = caller.build(op, arguments)
     run = functools.partial(caller.session.make_callable(fetches, list(fed)), *fed.values())

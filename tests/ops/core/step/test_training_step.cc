@@ -92,7 +92,7 @@ constexpr int64_t kStride = 40;  // About ten times slower there.
 constexpr int64_t kStride = 1;
 #endif
 
-// Lets the allocations of a step fail, from the n-th on, for each kStride-th n
+// Makes the allocations of a step fail, from the n-th on, for each kStride-th n
 // until it succeeds, and expects that it then has changed nothing. Returns the
 // number of allocations.
 int64_t FailEachAllocation(const std::function<void(int64_t)>& limit) {

@@ -316,7 +316,7 @@ constexpr int64_t kStride = 11;  // About ten times slower there.
 constexpr int64_t kStride = 1;
 #endif
 
-// Lets the allocations of a step fail from the n-th on, for each kStride-th n
+// Makes the allocations of a step fail from the n-th on, for each kStride-th n
 // until it succeeds. Returns the number of allocations.
 int64_t FailEachAllocation(const std::function<void(int64_t)>& limit) {
   FaultyIo::Faults faults;
