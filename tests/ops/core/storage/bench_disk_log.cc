@@ -37,6 +37,7 @@ constexpr size_t kReads = 16384;
 constexpr size_t kFewInFlight = 32;
 constexpr size_t kWrites = 128;  // Each has 1 MiB.
 constexpr size_t kMiB = size_t{1} << 20;
+constexpr int64_t kRowsPerMiB = 256 * 30;
 
 double CpuSeconds() {
   timespec now;
@@ -126,6 +127,43 @@ void ReadFewAtATime(ReadRequest* requests, size_t n) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// What a run measured, with each reader or once.
+struct Measured {
+  explicit Measured(const std::vector<std::unique_ptr<BatchReader>>& all)
+      : raw(all.size()), log(all.size()) {
+    for (const auto& reader : all) readers.push_back(reader->name());
+  }
+
+  std::vector<const char*> readers;
+  std::vector<Times> raw, log;
+  Times few_in_flight, raw_write, log_write;
+};
+
+void Print(const Measured& all, double appended_mib) {
+  const auto speed_of = [](const Times& times) {
+    return kReads / Median(times.wall);
+  };
+  double limit = speed_of(all.few_in_flight);
+  for (const Times& times : all.raw) {
+    limit = std::max(limit, speed_of(times));
+  }
+  const auto print = [&](const char* what, const char* reader,
+                         const Times& times) {
+    std::printf("%-10s %-14s %7.0f reads/s  %5.2f us CPU  %4.2f of the limit\n",
+                what, reader, speed_of(times), 1e6 * Median(times.cpu) / kReads,
+                speed_of(times) / limit);
+  };
+  print("disk", "32 in flight", all.few_in_flight);
+  for (size_t r = 0; r < all.readers.size(); ++r) {
+    print("disk", all.readers[r], all.raw[r]);
+    print("DiskLog", all.readers[r], all.log[r]);
+  }
+  std::printf("disk       1 MiB pwrite  %7.0f MiB/s\n",
+              kWrites / Median(all.raw_write.wall));
+  std::printf("DiskLog    appended rows %7.0f MiB/s\n",
+              appended_mib / Median(all.log_write.wall));
+}
+
 int Run(const std::string& folder, int64_t rows, int rounds) {
   const bool has_uring = MakeUringReader() != nullptr;
   std::vector<std::unique_ptr<DiskLog>> logs;
@@ -142,8 +180,8 @@ int Run(const std::string& folder, int64_t rows, int rounds) {
 
   const DiskMemory memory(kReads * kDiskBlock);
   std::vector<float> read(kReads * kFloats);
-  std::vector<Times> raw_times(readers.size()), log_times(logs.size());
-  Times few_in_flight, raw_write, log_write;
+  Measured all(readers);
+  const auto appended = std::min<int64_t>(kWrites * kRowsPerMiB, rows);
   std::mt19937_64 random(1);
   for (int round = 0; round < rounds; ++round) {
     std::vector<ReadRequest> requests;
@@ -154,63 +192,34 @@ int Run(const std::string& folder, int64_t rows, int rounds) {
                           memory.get() + i * kDiskBlock, 0});
       keys.push_back(static_cast<int64_t>(random() % rows));
     }
-    few_in_flight.Measure([&] { ReadFewAtATime(requests.data(), kReads); });
+    all.few_in_flight.Measure([&] { ReadFewAtATime(requests.data(), kReads); });
     for (size_t r = 0; r < readers.size(); ++r) {
-      raw_times[r].Measure([&] { readers[r]->Read(requests.data(), kReads); });
+      all.raw[r].Measure([&] { readers[r]->Read(requests.data(), kReads); });
       std::vector<DiskLog::Item> items;
       for (size_t i = 0; i < kReads; ++i) {
         items.push_back({places[r][keys[i]], keys[i], &read[i * kFloats]});
       }
       DiskError error;
       bool is_good = false;
-      log_times[r].Measure([&] {
+      all.log[r].Measure([&] {
         is_good = logs[r]->Read(items.data(), kReads, kFloats, &error);
       });
       Check(is_good, error);
     }
-    raw_write.Measure([&] {
+    all.raw_write.Measure([&] {
       for (size_t w = 0; w < kWrites; ++w) {
         const auto at = static_cast<off_t>(w * kMiB);
         if (pwrite(raw, memory.get(), kMiB, at) < 0) std::exit(1);
       }
     });
     // New rows in the place of the first ones.
-    const auto n = static_cast<int64_t>(kWrites * 256 * 30);
-    log_write.Measure([&] {
-      const std::vector<uint32_t> moved =
-          Fill(logs[0].get(), std::min(n, rows));
+    all.log_write.Measure([&] {
+      const std::vector<uint32_t> moved = Fill(logs[0].get(), appended);
       logs[0]->Free(places[0].data(), moved.size());
       std::copy(moved.begin(), moved.end(), places[0].begin());
     });
   }
-
-  const auto speed_of = [](const Times& times) {
-    return kReads / Median(times.wall);
-  };
-  double limit = speed_of(few_in_flight);
-  for (const Times& times : raw_times) {
-    limit = std::max(limit, speed_of(times));
-  }
-  const auto print = [&](const char* what, const char* reader,
-                         const Times& times) {
-    std::printf("%-10s %-14s %7.0f reads/s  %5.2f us CPU  %4.2f of the limit\n",
-                what, reader, speed_of(times), 1e6 * Median(times.cpu) / kReads,
-                speed_of(times) / limit);
-  };
-  print("disk", "32 in flight", few_in_flight);
-  for (size_t r = 0; r < readers.size(); ++r) {
-    print("disk", readers[r]->name(), raw_times[r]);
-  }
-  for (size_t r = 0; r < logs.size(); ++r) {
-    print("DiskLog", logs[r]->reader_name(), log_times[r]);
-  }
-  const double written =
-      static_cast<double>(std::min<int64_t>(kWrites * 256 * 30, rows)) /
-      (256 * 30);
-  std::printf("disk       1 MiB pwrite  %7.0f MiB/s\n",
-              kWrites / Median(raw_write.wall));
-  std::printf("DiskLog    appended rows %7.0f MiB/s\n",
-              written / Median(log_write.wall));
+  Print(all, static_cast<double>(appended) / kRowsPerMiB);
   close(raw);
   return 0;
 }

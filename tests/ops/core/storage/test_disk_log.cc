@@ -368,80 +368,103 @@ TEST(AProcessThatWasForkedReadsButDoesNotWrite) {
   rows.Check();
 }
 
-TEST(ThreadsAppendReadFreeAndCompactAtOnce) {
-  const Folder folder;
-  constexpr size_t kFloats = 250;
-  constexpr int kThreads = 3;
-  constexpr int64_t kKeys = 3000;
-  DiskRows rows({{folder.path()}}, kFloats);
-  DiskLog* const log = rows.log();
-  // The index of a table: each key belongs to one thread, and compaction and
-  // all others take its lock.
-  std::mutex index;
-  std::vector<uint32_t> place_of(kThreads * kKeys, UINT32_MAX);
-  std::vector<float> value_of(kThreads * kKeys);
-  const auto append = [&](int64_t key, const float* row) {
-    uint32_t place;
-    DiskError error;
-    while (!AppendRow(log, key, row, &place)) {
-      EXPECT_TRUE(log->WriteFullBuffers(&error));
-    }
-    return place;
-  };
-  std::atomic<int> running{kThreads};
-  const auto work = [&](int t) {
+// The index of a table whose rows are on disk: each key belongs to one thread,
+// and compaction and all others take its lock.
+class SharedIndex {
+ public:
+  static constexpr size_t kFloats = 250;
+  static constexpr int kThreads = 3;
+  static constexpr int64_t kKeys = 3000;  // Of a thread.
+
+  explicit SharedIndex(DiskLog* log) : log_(*log) {}
+
+  // Appends, frees and reads rows as thread t.
+  void Use(int t) {
     std::mt19937_64 random(static_cast<uint64_t>(t));
     std::vector<float> row(kFloats);
     for (int step = 0; step < 12000; ++step) {
       const auto key = static_cast<int64_t>(random() % kKeys) + t * kKeys;
       if (random() % 2 == 0) {
         std::fill(row.begin(), row.end(), static_cast<float>(step));
-        uint32_t place = append(key, row.data());
-        const std::lock_guard<std::mutex> lock(index);
-        std::swap(place_of[key], place);
-        value_of[key] = static_cast<float>(step);
-        if (place != UINT32_MAX) log->Free(&place, 1);
-        continue;
+        uint32_t place = Append(key, row.data());
+        const std::lock_guard<std::mutex> lock(mutex_);
+        std::swap(place_of_[key], place);
+        value_of_[key] = static_cast<float>(step);
+        if (place != UINT32_MAX) log_.Free(&place, 1);
+      } else {
+        Read(key, row.data());
       }
-      uint32_t place;
-      {
-        const std::lock_guard<std::mutex> lock(index);
-        place = place_of[key];
-        if (place == UINT32_MAX) continue;
-        log->Pin(place);
-      }
-      const DiskLog::Item item = {place, key, row.data()};
-      DiskError error;
-      EXPECT_TRUE(log->Read(&item, 1, kFloats, &error));
-      EXPECT_EQ(row[0], value_of[key]);
-      EXPECT_EQ(row[kFloats - 1], value_of[key]);
-      log->Unpin(&item, 1);
     }
-    --running;
-  };
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) threads.emplace_back(work, t);
-  uint32_t segment;
-  DiskError error;
-  while (running > 0) {
-    if (!log->PickSegment(&segment)) {
-      std::this_thread::yield();
-      continue;
-    }
-    EXPECT_TRUE(log->ReadSegment(
-        segment,
-        [&](uint32_t place, int64_t key, const float* row) {
-          const std::lock_guard<std::mutex> lock(index);
-          if (place_of[key] != place) return;
-          place_of[key] = append(key, row);
-          log->Free(&place, 1);
-        },
-        &error));
   }
+
+  // Moves the rows of a segment that is worth it, if there is one.
+  void Compact() {
+    uint32_t segment;
+    DiskError error;
+    if (!log_.PickSegment(&segment)) return std::this_thread::yield();
+    const auto move = [this](uint32_t place, int64_t key, const float* row) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (place_of_[key] != place) return;
+      place_of_[key] = Append(key, row);
+      log_.Free(&place, 1);
+    };
+    EXPECT_TRUE(log_.ReadSegment(segment, move, &error));
+  }
+
+  uint64_t rows() const {
+    const auto free =
+        std::count(place_of_.begin(), place_of_.end(), UINT32_MAX);
+    return place_of_.size() - static_cast<uint64_t>(free);
+  }
+
+ private:
+  uint32_t Append(int64_t key, const float* row) {
+    uint32_t place;
+    DiskError error;
+    while (!AppendRow(&log_, key, row, &place)) {
+      EXPECT_TRUE(log_.WriteFullBuffers(&error));
+    }
+    return place;
+  }
+
+  void Read(int64_t key, float* row) {
+    uint32_t place;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      place = place_of_[key];
+      if (place == UINT32_MAX) return;
+      log_.Pin(place);
+    }
+    const DiskLog::Item item = {place, key, row};
+    DiskError error;
+    EXPECT_TRUE(log_.Read(&item, 1, kFloats, &error));
+    EXPECT_EQ(row[0], value_of_[key]);
+    EXPECT_EQ(row[kFloats - 1], value_of_[key]);
+    log_.Unpin(&item, 1);
+  }
+
+  DiskLog& log_;
+  std::mutex mutex_;
+  std::vector<uint32_t> place_of_ =
+      std::vector<uint32_t>(kThreads * kKeys, UINT32_MAX);  // None.
+  std::vector<float> value_of_ = std::vector<float>(kThreads * kKeys);
+};
+
+TEST(ThreadsAppendReadFreeAndCompactAtOnce) {
+  const Folder folder;
+  DiskRows rows({{folder.path()}}, SharedIndex::kFloats);
+  SharedIndex index(rows.log());
+  std::atomic<int> running{SharedIndex::kThreads};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < SharedIndex::kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      index.Use(t);
+      --running;
+    });
+  }
+  while (running > 0) index.Compact();
   for (std::thread& thread : threads) thread.join();
-  uint64_t live = 0;
-  for (const uint32_t place : place_of) live += place != UINT32_MAX;
-  EXPECT_EQ(log->counters().rows, live);
+  EXPECT_EQ(rows.log()->counters().rows, index.rows());
 }
 
 }  // namespace
