@@ -70,14 +70,13 @@ class Contents:
         }
 
 
-def after_steps(steps=4, config=None, batches=random_batches, **options):
+def after_steps(steps=4, batches=random_batches, **options):
     """The bits of a table after some steps of Adagrad."""
     with tf.Graph().as_default():
         table, optimizer = make_table(**options), adagrad()
         train = trainer(table, optimizer)
         contents = Contents(table, optimizer)
-        with tf.Session(config=config) as session:
-            session.run(tf.global_variables_initializer())
+        with initialized_session() as session:
             for batch in batches(steps):
                 train(session, *batch)
             return contents.bits(session)

@@ -174,19 +174,3 @@ def make_table(session):
         return table
 
     return make
-
-
-@pytest.fixture
-def thread_configs():
-    """Settings of sessions: one thread an op; four intra-op threads; four of the step's own.
-
-    An op uses the threads of its step if they are as many as intra-op threads.
-    """
-    return [
-        tf.ConfigProto(
-            intra_op_parallelism_threads=threads,
-            inter_op_parallelism_threads=step_threads,
-            use_per_session_threads=True,
-        )
-        for threads, step_threads in ((1, 4), (4, 1), (4, 4))
-    ]

@@ -97,14 +97,6 @@ def test_rules_that_need_exact_slots_refuse_the_table_by_name(rule):
         trainer(table, ours(rule))
 
 
-def test_threads_and_shards_do_not_change_the_bits():
-    expected = after_steps(**NARROW)
-    assert len(expected) > 30
-    assert after_steps(**NARROW, shards=3) == expected
-    one = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    assert after_steps(**NARROW, config=one) == expected
-
-
 def test_small_increments_of_a_slot_add_up():
     # Rounded to the nearest, 1 + 2^-12 is 1 in bfloat16, and the sum of squares would never grow.
     table = make_table(dim=32, **NARROW)

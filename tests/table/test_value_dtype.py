@@ -104,14 +104,6 @@ def test_every_rule_computes_in_float32_and_rounds_to_a_neighbour(rule):
     np.testing.assert_array_equal(narrow, results[tf.bfloat16])
 
 
-def test_threads_and_shards_do_not_change_the_bits():
-    expected = after_steps(value_dtype=tf.bfloat16)
-    assert len(expected) > 30
-    assert after_steps(value_dtype=tf.bfloat16, shards=3) == expected
-    one = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    assert after_steps(value_dtype=tf.bfloat16, config=one) == expected
-
-
 def test_small_steps_add_up():
     # Rounded to the nearest, 1 + 2^-11 is 1 in bfloat16, and no row would ever move.
     table = make_table(tf.bfloat16, 32)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from oracle import combine_weighted, spread_weighted
+from session_threads import session_with_threads
 
 from rec_estimator import _ops
 
@@ -268,10 +269,7 @@ def test_values_that_something_else_reads_are_left_alone():
 def test_bits_do_not_depend_on_threads(threads):
     lengths = np.random.default_rng(5).integers(0, 9, 30_000)
     row_ids = np.repeat(np.arange(len(lengths)), lengths)
-    config = tf.ConfigProto(
-        inter_op_parallelism_threads=threads, intra_op_parallelism_threads=threads
-    )
-    with tf.Session(config=config) as session:
+    with session_with_threads(threads, threads) as session:
         lookups = Lookups()
         for combiner in COMBINERS:
             values = normal(len(row_ids), 8)

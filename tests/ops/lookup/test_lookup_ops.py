@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from oracle import TableOracle, combine, spread
+from session_threads import OP_THREADS, session_with_threads
 
 from rec_estimator import _ops
 
@@ -366,13 +367,13 @@ def test_a_hundred_lookups_without_keys_read_nothing(make_table, session):
     assert [values.shape for values in group.run(session)] == [(0, 3)] * 100
 
 
-def test_the_number_of_threads_does_not_change_a_bit(graph, thread_configs):
+def test_the_number_of_threads_does_not_change_a_bit(graph):
     bank = random_bank(1000, 16)
     row_ids = row_ids_of(np.random.default_rng(2).integers(0, 30, 3000))
     keys = np.random.default_rng(3).integers(0, 1000, len(row_ids))
     results = []
-    for config in thread_configs:
-        with tf.Session(graph=graph, config=config) as session:
+    for threads in OP_THREADS:
+        with session_with_threads(*threads, graph=graph) as session:
             table = handle(dim=16)
             session.run(_ops.gen.rec_estimator_table_initialize(table, bank))
             results.append(

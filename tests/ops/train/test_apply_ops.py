@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from oracle import ESTIMATED_ROOTS, RULES, TableOracle
+from session_threads import OP_THREADS, session_with_threads
 from table_steps import apply_op, apply_ops, reserve_op
 
 from rec_estimator import _ops
@@ -363,13 +364,13 @@ def test_two_threads_lose_neither_update_nor_count(make_table, session):
     assert table.size() == len(keys)
 
 
-def test_the_number_of_threads_does_not_change_a_bit(graph, thread_configs):
+def test_the_number_of_threads_does_not_change_a_bit(graph):
     rng = np.random.default_rng(1)
     keys = rng.integers(0, 500, 20000)
     grads = rng.normal(size=[20000, 16]).astype(np.float32)
     results = []
-    for config in thread_configs:
-        with tf.Session(graph=graph, config=config) as session:
+    for threads in OP_THREADS:
+        with session_with_threads(*threads, graph=graph) as session:
             table = _ops.gen.rec_estimator_table_handle(shared_name="t", dim=16)
             session.run(_ops.gen.rec_estimator_table_initialize(table, np.zeros([1, 16])))
             step = step_op(

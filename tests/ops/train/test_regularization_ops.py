@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from oracle import ESTIMATED_ROOTS, RULES, TableOracle
+from session_threads import OP_THREADS, session_with_threads
 from table_steps import apply_op, apply_ops, reserve_op
 
 from rec_estimator import _ops
@@ -99,7 +100,7 @@ def test_versions_at_the_ends_of_int64_leave_finite_rows(make_table):
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("rule", ["GradientDescent", "Adagrad"])
-def test_the_bits_do_not_depend_on_the_threads(graph, thread_configs, rule, setting):
+def test_the_bits_do_not_depend_on_the_threads(graph, rule, setting):
     slots = slot_attributes(RULES[rule].slots_of(8))
     value, attr = SETTINGS[setting]
     rng = np.random.default_rng(0)
@@ -109,8 +110,8 @@ def test_the_bits_do_not_depend_on_the_threads(graph, thread_configs, rule, sett
         for version in (0, 3, 4)
     ]
     results = []
-    for config in thread_configs:
-        with tf.Session(graph=graph, config=config) as session:
+    for threads in OP_THREADS:
+        with session_with_threads(*threads, graph=graph) as session:
             table = _ops.gen.rec_estimator_table_handle(shared_name="t", dim=8)
             session.run(_ops.gen.rec_estimator_table_initialize(table, bank))
             for keys, grads, version in steps:
