@@ -2,6 +2,7 @@
 """Tables that store values or slots in 16 bits, and their contents after some steps."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 from optimizer_rules import initial_vectors, initialized_session
 
@@ -9,6 +10,28 @@ import rec_estimator as rec
 
 DIM = 5
 BANK = initial_vectors(DIM, 8)
+
+
+def _name(dtype):
+    return dtype.name
+
+
+# For tests of what is the same with values of each type.
+VALUE_DTYPES = pytest.mark.parametrize(
+    "value_dtype", [tf.float32, tf.bfloat16, tf.float16], ids=_name
+)
+# The types of rows that have something of 16 bits.
+NARROW_TYPES = pytest.mark.parametrize(
+    ("value_dtype", "slot_dtype"),
+    [
+        (tf.bfloat16, tf.float32),
+        (tf.float16, tf.float32),
+        (tf.float32, tf.bfloat16),
+        (tf.bfloat16, tf.bfloat16),
+        (tf.float16, tf.bfloat16),
+    ],
+    ids=_name,
+)
 
 
 def make_table(value_dtype=None, dim=DIM, shards=None, slot_dtype=None, **options):

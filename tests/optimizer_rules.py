@@ -206,8 +206,8 @@ class RuleOracle:
 
     def step(self, keys, gradients, dense=False):
         """Runs one step; dense: for a variable whose gradient is a tensor."""
-        self._step += 1
-        self._table.apply(*self._rule(dense), keys, gradients)
+        version, self._step = self._step, self._step + 1
+        self._table.apply(*self._rule(dense), keys, gradients, version=version)
         self._powers = [power * beta for power, beta in zip(self._powers, self._betas)]
 
     def _rule(self, dense):
@@ -227,6 +227,10 @@ class RuleOracle:
             derived["baseline"] = arguments["initial_accumulator_value"]
             derived["periods"] = self._step // arguments["accumulator_decay_step"]
         return name, [{**arguments, **derived}[hyper] for hyper in RULES[name].hyper]
+
+    @property
+    def rows(self):
+        return self._table.rows
 
     @property
     def value(self):

@@ -205,7 +205,12 @@ def rounding_noise(seed, key, version, count):
 
 
 def round_stochastically(value, dtype, noise):
-    """dtype [dim]. A float32 value, neither tiny nor huge, as a step stores it in 16 bits."""
+    """dtype [dim]. A float32 value as a step stores it in 16 bits.
+
+    The random bits of an element are as many as its number loses, 31 at most, read as a fraction in
+    [0, 1). The number plus this part of the distance of its two neighbours is rounded towards zero,
+    and is at most the largest number of the type.
+    """
     hashed = np.uint32(noise & 0xFFFFFFFF) + np.arange(len(value), dtype=np.uint32) * np.uint32(
         0x9E3779B9
     )
@@ -213,9 +218,19 @@ def round_stochastically(value, dtype, noise):
     hashed ^= np.uint32(noise >> 32)
     hashed = (hashed ^ hashed >> 15) * np.uint32(0x735A2D97)
     hashed ^= hashed >> 15
-    dropped = np.uint32(13 if dtype == np.float16 else 16)  # Bits of the mantissa.
-    random = hashed & ((np.uint32(1) << dropped) - np.uint32(1))
-    return ((value.view(np.uint32) + random) >> dropped << dropped).view(np.float32).astype(dtype)
+    lost, least_exponent, largest = (
+        (13, -14, 65504.0) if dtype == np.float16 else (16, -126, (2 - 2**-7) * 2.0**127)
+    )
+    size = np.abs(value.astype(np.float64))
+    exponent = np.frexp(size)[1] - 1
+    below = np.maximum(0, least_exponent - np.maximum(exponent, -126))  # Of denormal numbers.
+    lost = np.minimum(31, lost + below).astype(np.uint32)
+    part = (hashed & ((np.uint32(1) << lost) - np.uint32(1))) / 2.0**lost
+    mantissa = 10 if dtype == np.float16 else 7
+    unit = 2.0 ** (np.maximum(exponent, least_exponent) - mantissa)
+    units = np.floor(np.floor(size / unit * 2.0**lost) / 2.0**lost + part)
+    rounded = np.copysign(np.minimum(units * unit, largest), value)
+    return np.where(np.isfinite(value), rounded, value).astype(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -555,7 +570,7 @@ RULES: Dict[str, Rule] = {
         slot_names("AdagradDA", 2),
         (0.0, 0.1),
     ),
-    "Ftrl": Rule(ftrl, FTRL, ("Ftrl", "Ftrl_1"), (0.1, 0.1)),
+    "Ftrl": Rule(ftrl, FTRL, ("Ftrl", "Ftrl_1"), (0.1, 0.0)),
     "GroupFtrl": Rule(group_ftrl, {**FTRL, "l21": 0.03}, slot_names("GroupFtrl", 2), (0.1, 0.0)),
 }
 

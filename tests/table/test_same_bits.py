@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from narrow_tables import DIM, Contents, make_table, trainer
+from narrow_tables import DIM, NARROW_TYPES, Contents, make_table, trainer
 from session_threads import session_with_threads, threads_that_run
 
 import rec_estimator as rec
@@ -12,18 +12,6 @@ import rec_estimator as rec
 KEYS = 30_000  # Of a step, so many that each shard divides its loops among threads.
 DISTINCT = 5000
 STEPS = 4
-
-TYPES = pytest.mark.parametrize(
-    ("value_dtype", "slot_dtype"),
-    [
-        (tf.bfloat16, tf.float32),
-        (tf.float16, tf.float32),
-        (tf.float32, tf.bfloat16),
-        (tf.bfloat16, tf.bfloat16),
-        (tf.float16, tf.bfloat16),
-    ],
-    ids=lambda dtype: dtype.name,
-)
 
 
 def make_batches():
@@ -53,7 +41,7 @@ def run(batches, types, threads, shards=1, restore=None, save=None):
 
 
 @pytest.mark.long
-@TYPES
+@NARROW_TYPES
 def test_threads_shards_and_restarts_do_not_change_the_bits(value_dtype, slot_dtype, tmp_path):
     types = dict(value_dtype=value_dtype, slot_dtype=slot_dtype)
     expected = run(BATCHES, types, threads=(1, 1))

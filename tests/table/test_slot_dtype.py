@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables that store slots in 16 bits: the bits of a step, and all that reads or writes slots."""
 
-import zlib
-
 import numpy as np
-import oracle
 import pytest
 import storage_runs
 import tensorflow.compat.v1 as tf
@@ -21,7 +18,7 @@ from narrow_tables import (
     save_and_restore,
     trainer,
 )
-from optimizer_rules import ALL_RULES, initial_vectors, initialized_session, ours, rules
+from optimizer_rules import ALL_RULES, initialized_session, ours, rules
 
 import rec_estimator as rec
 from rec_estimator.features import lookup_features
@@ -39,55 +36,6 @@ def as_bfloat16(values):
 
 
 # ------------------------------------------------------------------ steps
-
-
-@VALUES
-@pytest.mark.parametrize("dim", [DIM, 16])
-@pytest.mark.parametrize(
-    ("rule", "hyper"),
-    [("momentum", [0.1, 0.9, 0]), ("adam_async_rmsprop", [0.01, 0.5, 0.999, 1e-3])],
-)
-def test_a_step_has_the_bits_of_numpy(rule, hyper, dim, dtype):
-    table, optimizer = make_table(dtype, dim, **NARROW), ours(ALL_RULES[rule])
-    train = trainer(table, optimizer)
-    contents = Contents(table, optimizer)
-    expected = oracle.TableOracle(
-        initial_vectors(dim, 8),
-        dtypes=oracle.RowTypes(dtype.as_numpy_dtype, BFLOAT16, zlib.crc32(b"t")),
-    )
-    with initialized_session() as session:
-        for step, (keys, gradients) in enumerate(random_batches(3, dim)):
-            train(session, keys, gradients)
-            expected.apply(optimizer.table_rule, hyper, keys, gradients, version=step)
-        rows = contents.of(session)
-    assert set(rows) == set(expected.keys)
-    for key, (value, slots, *_) in rows.items():
-        row = expected.keys[key]
-        np.testing.assert_array_equal(value, row.value)
-        for slot, numbers in zip(slots.values(), row.slots.values()):
-            np.testing.assert_array_equal(slot, numbers)
-
-
-@rules({name: rule for name, rule in ALL_RULES.items() if name not in REFUSED})
-def test_every_rule_computes_in_float32_and_rounds_to_a_neighbour(rule):
-    batch = next(random_batches(1))
-    results = {}
-    for dtype in (tf.bfloat16, tf.float32):
-        with tf.Graph().as_default():
-            table, optimizer = make_table(slot_dtype=dtype), ours(rule)
-            train = trainer(table, optimizer)
-            contents = Contents(table, optimizer)
-            with initialized_session() as session:
-                train(session, *batch)
-                results[dtype] = contents.of(session)
-    for key, (_, slots, *_) in results[tf.bfloat16].items():
-        for name, slot in slots.items():
-            exact = results[tf.float32][key][1][name]
-            # Neighbours are at most 2^-7 of the number apart, and an initial number is half of that
-            # away from its own, which shifts Ftrl's difference of two roots by less than 1e-3.
-            assert np.all(np.abs(slot - exact) <= np.abs(exact) * 2**-6 + 1e-3)
-            if len(slot) > 1:
-                np.testing.assert_array_equal(slot, as_bfloat16(slot))
 
 
 @rules({name: ALL_RULES[name] for name in sorted(REFUSED)})

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables that store values in 16 bits: the bits of a step, and all that reads or writes values."""
 
-import zlib
-
 import numpy as np
 import oracle
 import pytest
@@ -21,7 +19,7 @@ from narrow_tables import (
     save_and_restore,
     trainer,
 )
-from optimizer_rules import ALL_RULES, initial_vectors, initialized_session, ours, rules
+from optimizer_rules import initialized_session
 
 import rec_estimator as rec
 from rec_estimator.checkpoint.checkpoint_table import CheckpointTable
@@ -56,52 +54,6 @@ def test_a_cast_of_trained_and_unknown_vectors_loses_nothing(dtype):
         read, cast = session.run([vectors, narrow])
     assert cast.dtype == dtype.as_numpy_dtype
     np.testing.assert_array_equal(cast.astype(np.float32), read)
-
-
-@NARROW
-@pytest.mark.parametrize("dim", [DIM, 16])
-def test_a_step_has_the_bits_of_numpy(dtype, dim):
-    table = make_table(dtype, dim)
-    export, train = table.export(), trainer(table, adagrad())
-    expected = oracle.TableOracle(
-        initial_vectors(dim, 8),
-        dtypes=oracle.RowTypes(dtype.as_numpy_dtype, seed=zlib.crc32(b"t")),
-    )
-    with initialized_session() as session:
-        for step, (keys, gradients) in enumerate(random_batches(3, dim)):
-            train(session, keys, gradients)
-            expected.apply("Adagrad", [0.05], keys, gradients, version=step)
-        rows = session.run(export)
-    assert set(rows.keys) == set(expected.keys)
-    for key, value in zip(rows.keys, rows.values):
-        np.testing.assert_array_equal(value, expected.keys[key].value)
-
-
-@rules(ALL_RULES)
-def test_every_rule_computes_in_float32_and_rounds_to_a_neighbour(rule):
-    batch = next(random_batches(1))
-    rounded = BANK.astype(tf.bfloat16.as_numpy_dtype).astype(np.float32)
-    results = {}
-    for dtype in (tf.bfloat16, tf.float32):
-        with tf.Graph().as_default():
-            option = rec.InitializerOption(tf.constant_initializer(rounded), 8)
-            table = rec.get_embedding_variable(
-                "t",
-                DIM,
-                value_dtype=dtype,
-                ev_option=rec.EmbeddingVariableOption(init_option=option),
-            )
-            train, export = trainer(table, ours(rule)), table.export()
-            with initialized_session() as session:
-                train(session, *batch)
-                results[dtype] = session.run(export).values
-    step = np.abs(results[tf.bfloat16] - results[tf.float32])
-    # Neighbours are at most 2^-7 of the number apart. A sum of gradients has another order of
-    # additions than one subtraction for each, which differs by some units in the last place.
-    assert np.all(step <= np.abs(results[tf.float32]) * 2**-7 + 1e-6)
-    assert np.any(step > 0)
-    narrow = results[tf.bfloat16].astype(tf.bfloat16.as_numpy_dtype).astype(np.float32)
-    np.testing.assert_array_equal(narrow, results[tf.bfloat16])
 
 
 def test_small_steps_add_up():
