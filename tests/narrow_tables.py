@@ -113,8 +113,22 @@ def many_keys(steps):
         yield keys, random.randn(len(keys), DIM).astype(np.float32)
 
 
+# Rows whose rounding to 16 bits is special: halfway to a neighbour, too small or too large for
+# float16, denormal there, without a sign or with one.
+SPECIAL_ROWS = np.array(
+    [
+        [1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 1 + 3 * 2**-11, -0.0],
+        [1e-5, 3e-6, 2**-24, 2**-25, -1e-9],
+        [65504, 65519, 65520, 1e5, -1e30],
+    ],
+    np.float32,
+)
+
+
 def save_and_restore(folder, make_saver, saved, restored):
     """A reader of a checkpoint, what was saved in it and what was restored from it.
+
+    Rows are trained by Adagrad; others are SPECIAL_ROWS.
 
     Args:
       saved, restored: Arguments of make_table.
@@ -124,9 +138,11 @@ def save_and_restore(folder, make_saver, saved, restored):
         table, optimizer = make_table(**saved), adagrad()
         train, saver = trainer(table, optimizer), make_saver()
         contents = Contents(table, optimizer)
+        assign = table.assign(np.arange(len(SPECIAL_ROWS)) + 100, SPECIAL_ROWS)
         with initialized_session() as session:
             for batch in random_batches(2):
                 train(session, *batch)
+            session.run(assign)
             saver.save(session, prefix)
             before = contents.of(session)
     with tf.Graph().as_default():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that store slots in 16 bits: the bits of a step, and all that reads or writes slots."""
+"""Tables that store slots in 16 bits: refused rules, small increments, disk, deltas, arguments."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from narrow_tables import (
     many_keys,
     memory_of_rows,
     random_batches,
-    save_and_restore,
     trainer,
 )
 from optimizer_rules import ALL_RULES, initialized_session, ours, rules
@@ -24,15 +23,8 @@ import rec_estimator as rec
 from rec_estimator.features import lookup_features
 from rec_estimator.table.table import graph_tables
 
-BFLOAT16 = tf.bfloat16.as_numpy_dtype
 NARROW = {"slot_dtype": tf.bfloat16}
 REFUSED = {"adagrad_decay", "amsgrad", "rmsprop_centered"}
-VALUES = pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
-SAVERS = pytest.mark.parametrize("make_saver", [rec.Saver, tf.train.Saver], ids=["ours", "stock"])
-
-
-def as_bfloat16(values):
-    return values.astype(BFLOAT16).astype(np.float32)
 
 
 # ------------------------------------------------------------------ steps
@@ -78,34 +70,6 @@ def test_slots_take_half_the_memory_but_for_those_of_one_number():
 
 
 # ------------------------------------------------------------------ checkpoints
-
-
-@SAVERS
-@VALUES
-def test_checkpoints_store_the_type_and_restores_have_the_bits(tmp_path, dtype, make_saver):
-    options = {"value_dtype": dtype, **NARROW}
-    reader, before, after = save_and_restore(
-        tmp_path, make_saver, options, {**options, "shards": 2}
-    )
-    types = reader.get_variable_to_dtype_map()
-    assert (types["t-values"], types["t/Adagrad-values"]) == (dtype, tf.bfloat16)
-    slots = reader.get_tensor("t/Adagrad-values").astype(np.float32)
-    stored = dict(zip(reader.get_tensor("t/Adagrad-keys"), slots))
-    for key, (value, slots, *_) in before.items():
-        np.testing.assert_array_equal(after[key][0], value)
-        np.testing.assert_array_equal(after[key][1]["accumulator"], slots["accumulator"])
-        np.testing.assert_array_equal(stored[key], slots["accumulator"])
-
-
-@SAVERS
-def test_slots_of_the_other_type_are_rounded_or_widened(tmp_path, make_saver):
-    for saved, restored in [({}, NARROW), (NARROW, {})]:
-        _, before, after = save_and_restore(tmp_path, make_saver, saved, restored)
-        for key, (value, slots, *_) in before.items():
-            np.testing.assert_array_equal(after[key][0], value)
-            np.testing.assert_array_equal(
-                after[key][1]["accumulator"], as_bfloat16(slots["accumulator"])
-            )
 
 
 def test_base_and_deltas_restore_the_bits(tmp_path):

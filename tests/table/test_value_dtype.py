@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that store values in 16 bits: the bits of a step, and all that reads or writes values."""
+"""Tables that store values in 16 bits: lookups, small steps, filters, disk, deltas, arguments."""
 
 import numpy as np
 import oracle
@@ -16,7 +16,6 @@ from narrow_tables import (
     many_keys,
     memory_of_rows,
     random_batches,
-    save_and_restore,
     trainer,
 )
 from optimizer_rules import initialized_session
@@ -119,39 +118,6 @@ def test_rows_take_half_the_memory_and_the_slots_what_they_take(dtype):
 
 
 # ------------------------------------------------------------------ checkpoints
-
-
-SAVERS_AND_TYPES = pytest.mark.parametrize(
-    "make_saver, dtype",
-    [(rec.Saver, tf.bfloat16), (rec.Saver, tf.float16), (tf.train.Saver, tf.bfloat16)],
-    ids=["ours-bfloat16", "ours-float16", "stock-bfloat16"],
-)
-
-
-@SAVERS_AND_TYPES
-def test_checkpoints_store_the_type_and_restores_have_the_bits(tmp_path, dtype, make_saver):
-    reader, before, after = save_and_restore(
-        tmp_path, make_saver, {"value_dtype": dtype}, {"value_dtype": dtype, "shards": 2}
-    )
-    types = reader.get_variable_to_dtype_map()
-    assert types["t-values"] == dtype
-    assert types["t/Adagrad-values"] == types["t/default_values"] == tf.float32
-    stored = dict(zip(reader.get_tensor("t-keys"), reader.get_tensor("t-values")))
-    for key, (value, *_) in before.items():
-        assert after[key][0].tobytes() == value.tobytes()
-        assert stored[key].astype(np.float32).tobytes() == value.tobytes()
-
-
-@SAVERS_AND_TYPES
-def test_values_of_another_type_are_rounded_or_widened(tmp_path, dtype, make_saver):
-    narrow = dtype.as_numpy_dtype
-    folders = [tmp_path / "narrowed", tmp_path / "widened"]
-    for folder, types in zip(folders, [(tf.float32, dtype), (dtype, tf.float32)]):
-        folder.mkdir()
-        options = [{"value_dtype": each} for each in types]
-        _, before, after = save_and_restore(folder, make_saver, *options)
-        for key, (value, *_) in before.items():
-            np.testing.assert_array_equal(after[key][0], value.astype(narrow).astype(np.float32))
 
 
 @NARROW
