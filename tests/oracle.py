@@ -759,7 +759,8 @@ class TableOracle:
         for i, key in enumerate(map(int, keys)):
             kept = max(self._row(key).freq, self.threshold)
             freq = kept if counts is None else int(counts[i])
-            self.keys[key] = Row(freq=freq, version=version, value=np.float32(rows[i]))
+            value = np.float32(rows[i]).astype(self.dtypes.value).astype(np.float32)
+            self.keys[key] = Row(freq=freq, version=version, value=value)
 
     def erase(self, keys):
         """Takes keys away and returns how many had a row. Without a Bloom filter."""

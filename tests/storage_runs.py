@@ -37,11 +37,13 @@ def on_disk(folder, strategy=rec.CacheStrategy.LFU, kind=rec.StorageType.DRAM_SS
     return rec.StorageOption(kind, str(folder), [1], strategy)
 
 
-def make_table(storage, shards=1, name="t", **options):
+def make_table(storage, shards=1, name="t", value_dtype=None, **options):
     init = rec.InitializerOption(tf.constant_initializer(BANK), len(BANK))
     partitioner = tf.fixed_size_partitioner(shards) if shards > 1 else None
     option = rec.EmbeddingVariableOption(init_option=init, storage_option=storage, **options)
-    return rec.get_embedding_variable(name, DIM, ev_option=option, partitioner=partitioner)
+    return rec.get_embedding_variable(
+        name, DIM, value_dtype=value_dtype, ev_option=option, partitioner=partitioner
+    )
 
 
 def batches(steps, seed=3, size=800):

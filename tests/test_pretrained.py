@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from narrow_tables import VALUE_DTYPES
 
 import rec_estimator as rec
 from rec_estimator.inputs.vector_files import keys_path
@@ -29,17 +30,19 @@ def make_table(path, shards=1, **arguments):
     )
 
 
+@VALUE_DTYPES
 @pytest.mark.parametrize("shards", [1, 3])
-def test_initializer_gives_a_table_the_rows_of_a_file(shards, vectors):
-    table = make_table(vectors, shards)
+def test_initializer_gives_a_table_the_rows_of_a_file(shards, value_dtype, vectors):
+    table = make_table(vectors, shards, value_dtype=value_dtype)
     export = table.export()
+    rows = ROWS.astype(value_dtype.as_numpy_dtype).astype(np.float32)
     with tf.Session() as session:
         for _ in range(2):
             session.run(tf.global_variables_initializer())
             found = session.run(export)
             order = np.argsort(found.keys)
             assert found.keys[order].tolist() == KEYS.tolist()
-            assert found.values[order].tolist() == ROWS.tolist()
+            assert found.values[order].tolist() == rows.tolist()
             assert set(found.freqs) == {3} and set(found.versions) == {-1}
             session.run(table.erase(KEYS))
 

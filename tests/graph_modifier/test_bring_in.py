@@ -97,8 +97,9 @@ def run(tmp_path, name, storage, **options):
         dict(shards=3),
         dict(filter_option=rec.CounterFilter(3)),
         dict(filter_option=rec.CounterFilter(2), evict_option=rec.GlobalStepEvict(20)),
+        dict(value_dtype=tf.bfloat16),
     ],
-    ids=["one shard", "one-shot iterator", "three shards", "counter filter", "eviction"],
+    ids=["plain", "one-shot iterator", "three shards", "counter filter", "eviction", "bfloat16"],
 )
 @pytest.mark.parametrize("strategy", rec.CacheStrategy, ids=lambda each: each.name)
 def test_rows_brought_in_ahead_give_the_same_bits_and_spare_the_steps_their_reads(

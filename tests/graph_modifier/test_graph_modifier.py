@@ -21,15 +21,16 @@ from modified_graphs import (
     start,
     table_of,
 )
+from narrow_tables import VALUE_DTYPES
 
 import rec_estimator as rec
 from rec_estimator.graph_modifier import modify_graph_and_start_emb_cache
 from rec_estimator.graph_modifier.prepared_input import get_initializer, get_target_batch
 
 
-def model(batch):
+def model(batch, value_dtype=None):
     """Two tables and lookups of every kind: (loss, keys of the users)."""
-    user, item = table_of("user"), table_of("item")
+    user, item = (table_of(name, value_dtype=value_dtype) for name in ("user", "item"))
     users = tf.strings.to_hash_bucket_fast(tf.strings.join([batch["user"], "@"]), HASH_BUCKETS)
     history = batch["history"]
     if isinstance(history, tf.Tensor):
@@ -48,14 +49,14 @@ def model(batch):
     return tf.reduce_mean(tf.square(logits - batch["label"])), users
 
 
-def train(structure, kind, modified, steps=20):
+def train(structure, kind, modified, steps=20, value_dtype=None):
     """Losses, and the tables at the end."""
     with tf.Graph().as_default():
         tf.set_random_seed(1)
         iterator = iterator_of(dataset_of(structure), kind)
-        loss, _ = model(STRUCTURES[structure][1](iterator.get_next()))
+        loss, _ = model(STRUCTURES[structure][1](iterator.get_next()), value_dtype)
         train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
-        exports = [table.export() for table in (table_of("user"), table_of("item"))]
+        exports = [table.export() for table in tf.get_collection(rec.EMBEDDING_VARIABLES)]
         if modified:
             modify_graph_and_start_emb_cache()
         with tf.Session(config=QUICK) as session:
@@ -64,11 +65,13 @@ def train(structure, kind, modified, steps=20):
             return losses, session.run(exports)
 
 
+@pytest.mark.each_value
 @pytest.mark.long
+@VALUE_DTYPES
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_training_gives_the_same_bits_as_without(structure):
-    plain = train(structure, "initializable", False)
-    assert_same(train(structure, "initializable", True), plain)
+def test_training_gives_the_same_bits_as_without(structure, value_dtype):
+    plain = train(structure, "initializable", False, value_dtype=value_dtype)
+    assert_same(train(structure, "initializable", True, value_dtype=value_dtype), plain)
     assert len(set(plain[0])) == len(plain[0]), "the losses of all steps must differ"
 
 
@@ -78,15 +81,14 @@ def test_one_shot_iterators_give_the_same_bits_as_without(structure):
     assert_same(train(structure, "one-shot", True), train(structure, "one-shot", False))
 
 
-def train_on_distinct_ids(modified, has_gradient, steps=10):
+def train_on_distinct_ids(modified, has_gradient, value_dtype, steps=10):
     """Losses, the counts and rows at the end, and the ops that the looked-up keys come from."""
     with tf.Graph().as_default() as graph:
         tf.set_random_seed(1)
         iterator = iterator_of(dataset_of(), "initializable")
         batch = iterator.get_next()
-        table = table_of(
-            "item", ev_option=rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(4))
-        )
+        option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(4))
+        table = table_of("item", ev_option=option, value_dtype=value_dtype)
         unique = tf.unique_with_counts(batch["item"][:, 1], out_idx=tf.int64)
         rows = rec.embedding_lookup(table, unique.y, counts=unique.count)
         vectors = tf.gather(rows if has_gradient else tf.stop_gradient(rows), unique.idx)
@@ -104,11 +106,12 @@ def train_on_distinct_ids(modified, has_gradient, steps=10):
             return (losses if has_gradient else [], *session.run(fetches)), sources
 
 
+@VALUE_DTYPES
 @pytest.mark.parametrize("has_gradient", [True, False])
-def test_distinct_ids_with_their_counts_give_the_same_bits_as_without(has_gradient):
-    plain, sources = train_on_distinct_ids(False, has_gradient)
+def test_distinct_ids_with_their_counts_give_the_same_bits_as_without(has_gradient, value_dtype):
+    plain, sources = train_on_distinct_ids(False, has_gradient, value_dtype)
     assert sources == {"UniqueWithCounts"}
-    modified, sources = train_on_distinct_ids(True, has_gradient)
+    modified, sources = train_on_distinct_ids(True, has_gradient, value_dtype)
     assert sources == {"IteratorGetNext"}
     assert_same(modified, plain)
     assert plain[1].sum() == 10 * BATCH

@@ -8,6 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from compressed_runs import LossHook, predict
 from modified_graphs import QUICK
+from narrow_tables import VALUE_DTYPES
 
 import rec_estimator as rec
 
@@ -38,12 +39,15 @@ def samples(seed):
     return features, random.uniform(0, 1, ROWS).astype(np.float32)
 
 
-FEATURES = [
-    rec.EmbeddingFeature("user", 4, filter_option=rec.CounterFilter(20)),
-    rec.EmbeddingFeature("history", 4, table="item", combiner=None, max_length=3),
-    rec.EmbeddingFeature("words", 3, dtype=tf.string, combiner="sum", weight="weights"),
-    rec.EmbeddingFeature("item", 4),
-]
+def features_of(value_dtype):
+    """The features, whose tables store values of a type."""
+    feature = functools.partial(rec.EmbeddingFeature, value_dtype=value_dtype)
+    return [
+        feature("user", 4, filter_option=rec.CounterFilter(20)),
+        feature("history", 4, table="item", combiner=None, max_length=3),
+        feature("words", 3, dtype=tf.string, combiner="sum", weight="weights"),
+        feature("item", 4),
+    ]
 
 
 # Some keys reach the threshold within a batch, some in a later batch, some never.
@@ -53,14 +57,14 @@ THRESHOLDS = {"access_threshold": 180, "faae_coefficient": 2}
 def model_fn(features, labels, mode, params):
     """A model with attention over the history, own lookups, and a table without a gradient."""
     is_training = mode == rec.ModeKeys.TRAIN
-    parts = rec.get_embedding_variable(
-        "parts", 2, partitioner=tf.fixed_size_partitioner(3), initializer=tf.ones_initializer()
-    )
+    stored = {"value_dtype": params["value_dtype"]}
+    cut, ones = tf.fixed_size_partitioner(3), tf.ones_initializer()
+    parts = rec.get_embedding_variable("parts", 2, partitioner=cut, initializer=ones, **stored)
     ids = tf.cast(features["age"] * 3, tf.int64)
-    seen = rec.get_embedding_variable("seen", 2)
+    seen = rec.get_embedding_variable("seen", 2, **stored)
     unused = tf.stop_gradient(rec.embedding_lookup(seen, ids))
     normal = tf.random_normal_initializer(seed=2)
-    made = rec.create_table(tf.int64, 2, "made", normal, device_vocabulary_size=30)
+    made = rec.create_table(tf.int64, 2, "made", normal, device_vocabulary_size=30, **stored)
     lookup = functools.partial(
         rec.sparse_lookup,
         made,
@@ -113,17 +117,22 @@ def input_fn(is_grouped, start=0):
     return dataset
 
 
-def compare(flat, grouped):
+# Gradients are summed in other orders. In 16 bits, a number may be rounded to its other neighbour.
+TOLERANCES = {tf.float32: 1e-5, tf.bfloat16: 2**-6, tf.float16: 2**-9}
+
+
+def compare(flat, grouped, tolerance=1e-5):
     """Compares all tensors of two checkpoints; returns their names."""
     names = dict(tf.train.list_variables(flat))
     assert names.keys() == dict(tf.train.list_variables(grouped)).keys()
     readers = [tf.train.load_checkpoint(prefix) for prefix in (flat, grouped)]
     for name in names:
         expected, got = (reader.get_tensor(name) for reader in readers)
-        if expected.dtype.kind != "f":
+        if not tf.as_dtype(expected.dtype).is_floating:
             np.testing.assert_array_equal(got, expected, err_msg=name)
         else:
-            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5, err_msg=name)
+            got, expected = np.float32(got), np.float32(expected)
+            np.testing.assert_allclose(got, expected, tolerance, tolerance, err_msg=name)
     return names
 
 
@@ -133,13 +142,13 @@ OPTIMIZERS = {
 }
 
 
-def estimator_of(folder, optimizer="adagrad", **config):
+def estimator_of(folder, optimizer="adagrad", value_dtype=tf.float32, **config):
     return rec.RecEstimator(
         model_fn,
         model_dir=str(folder),
         config=rec.RunConfig(tf_random_seed=3, session_config=QUICK, **config),
-        params={"optimizer": OPTIMIZERS[optimizer]},
-        embedding_features=FEATURES,
+        params={"optimizer": OPTIMIZERS[optimizer], "value_dtype": value_dtype},
+        embedding_features=features_of(value_dtype),
         sample_compression=rec.SampleCompression(user=USERS),
     )
 
@@ -149,8 +158,8 @@ def runs(tmp_path_factory):
     """A function that trains four steps once: (estimator, losses, prefix of the checkpoint)."""
 
     @functools.cache
-    def run(is_grouped, optimizer="adagrad"):
-        estimator = estimator_of(tmp_path_factory.mktemp("run"), optimizer)
+    def run(is_grouped, optimizer="adagrad", value_dtype=tf.float32):
+        estimator = estimator_of(tmp_path_factory.mktemp("run"), optimizer, value_dtype)
         hook = LossHook()
         estimator.train(input_fn(is_grouped), hooks=[hook])
         return estimator, hook.losses, str(estimator.latest_checkpoint())
@@ -158,15 +167,18 @@ def runs(tmp_path_factory):
     return run
 
 
+@pytest.mark.each_value
 @pytest.mark.long
+@VALUE_DTYPES
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_training_equals_flat_training(optimizer, runs):
+def test_training_equals_flat_training(optimizer, value_dtype, runs):
     (flat, expected, prefix), (grouped, losses, of_grouped) = (
-        runs(is_grouped, optimizer) for is_grouped in (False, True)
+        runs(is_grouped, optimizer, value_dtype) for is_grouped in (False, True)
     )
     assert len(expected) == 4
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
-    names = compare(prefix, of_grouped)
+    tolerance = TOLERANCES[value_dtype]
+    np.testing.assert_allclose(losses, expected, tolerance)
+    names = compare(prefix, of_grouped, tolerance)
     assert {"user-keys_filtered", "seen-freqs", "parts/part_2-freqs", "item-freqs"} < set(names)
     stored = tf.train.load_checkpoint(prefix)
     for name in ("seen-keys", "user-keys", "made-keys", "made-keys_filtered"):
@@ -177,7 +189,7 @@ def test_training_equals_flat_training(optimizer, runs):
     ]
     assert metrics[0].keys() == metrics[1].keys() > {"auc", "user"}
     for name, value in metrics[0].items():
-        np.testing.assert_allclose(metrics[1][name], value, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(metrics[1][name], value, tolerance, err_msg=name)
 
 
 @pytest.mark.long

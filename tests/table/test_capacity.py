@@ -6,6 +6,7 @@ import collections
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from narrow_tables import VALUE_DTYPES
 
 import rec_estimator as rec
 from rec_estimator.options import CAPACITY_POLICIES
@@ -21,11 +22,12 @@ def capacity_of(max_rows, policy):
 class Model:
     """A table of dim 1 that a session trains."""
 
-    def __init__(self, capacity, shards=1, **option):
+    def __init__(self, capacity, shards=1, value_dtype=None, **option):
         self.step = tf.train.get_or_create_global_step()
         self.table = rec.get_embedding_variable(
             "t",
             1,
+            value_dtype=value_dtype,
             ev_option=rec.EmbeddingVariableOption(capacity=capacity, **option),
             partitioner=tf.fixed_size_partitioner(shards) if shards > 1 else None,
         )
@@ -90,10 +92,12 @@ def test_hit_rate_is_within_2_percent_of_a_cache_that_looks_at_all_rows(policy, 
     assert abs(found - expected) < 0.02 * expected
 
 
+@pytest.mark.each_value
+@VALUE_DTYPES
 @POLICIES
 @pytest.mark.parametrize("shards", [1, 3])
-def test_coldest_rows_go_and_those_of_the_step_stay(policy, shards):
-    model = Model(capacity_of(30, policy), shards)
+def test_coldest_rows_go_and_those_of_the_step_stay(policy, shards, value_dtype):
+    model = Model(capacity_of(30, policy), shards, value_dtype)
     old, hot, new = np.arange(100, 112), np.arange(12), np.arange(200, 212)
     with model.session() as session:
         session.run(model.train, {model.keys: old})
@@ -113,8 +117,9 @@ def test_step_that_alone_exceeds_the_capacity_keeps_its_rows_until_the_next_one(
         assert session.run(model.size) == 10
 
 
-def test_a_key_that_comes_back_starts_afresh():
-    model = Model(rec.Capacity(2))
+@VALUE_DTYPES
+def test_a_key_that_comes_back_starts_afresh(value_dtype):
+    model = Model(rec.Capacity(2), value_dtype=value_dtype)
     value = rec.embedding_lookup(model.table, [7])
     with model.session() as session:
         fresh = session.run(value)
@@ -128,8 +133,9 @@ def test_a_key_that_comes_back_starts_afresh():
         assert session.run(value) == first
 
 
-def test_delta_says_which_rows_went(tmp_path):
-    model = Model(rec.Capacity(50))
+@VALUE_DTYPES
+def test_delta_says_which_rows_went(tmp_path, value_dtype):
+    model = Model(rec.Capacity(50), value_dtype=value_dtype)
     saver = rec.Saver(incremental=True)
     rng = np.random.default_rng(3)
     with model.session() as session:
@@ -144,11 +150,12 @@ def test_delta_says_which_rows_went(tmp_path):
             assert getattr(session.run(model.export), field).tolist() == array.tolist(), field
 
 
-def test_rows_go_to_disk_first_and_leave_it_when_the_table_is_full(tmp_path):
+@VALUE_DTYPES
+def test_rows_go_to_disk_first_and_leave_it_when_the_table_is_full(tmp_path, value_dtype):
     storage = rec.StorageOption(
         rec.StorageType.DRAM_SSDHASH, storage_path=str(tmp_path), storage_size=[64 * 4 * 2]
     )
-    model = Model(rec.Capacity(400, "lru"), storage_option=storage)
+    model = Model(rec.Capacity(400, "lru"), value_dtype=value_dtype, storage_option=storage)
     counts = model.table.tier_counts()
     with model.session() as session:
         for begin in range(0, 2000, 50):

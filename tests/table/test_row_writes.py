@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows that are assigned and erased: values, counts, slots, versions, deltas; what is refused."""
 
+import zlib
+
 import numpy as np
 import oracle
 import pytest
 import tensorflow.compat.v1 as tf
 from filter_rules import LARGE
+from narrow_tables import VALUE_DTYPES
 
 import rec_estimator as rec
 
@@ -18,11 +21,12 @@ SHARDS = pytest.mark.parametrize("shards", [1, 3])
 class Model:
     """A table with what a session does to it, in its graph."""
 
-    def __init__(self, shards=1, name="t", **option):
+    def __init__(self, shards=1, name="t", value_dtype=None, **option):
         init = rec.InitializerOption(tf.constant_initializer(BANK), len(BANK))
         self.table = rec.get_embedding_variable(
             name,
             DIM,
+            value_dtype=value_dtype,
             ev_option=rec.EmbeddingVariableOption(init_option=init, **option),
             partitioner=tf.fixed_size_partitioner(shards) if shards > 1 else None,
         )
@@ -56,9 +60,10 @@ def rows_of(session, model):
     }
 
 
+@VALUE_DTYPES
 @SHARDS
-def test_assigned_rows_are_read_and_have_the_global_step(shards):
-    model = Model(shards)
+def test_assigned_rows_are_read_and_have_the_global_step(shards, value_dtype):
+    model = Model(shards, value_dtype=value_dtype)
     with model.initialized_session() as session:
         session.run(model.train, {model.keys: [1, 1, -5]})
         session.run(model.assign, {model.keys: [1, 7], model.rows: [[3, 4], [5, 6]]})
@@ -171,15 +176,20 @@ def test_lookup_of_many_keys_reads_the_table_before_or_after_an_assignment():
 
 
 @pytest.mark.long
+@VALUE_DTYPES
 @pytest.mark.parametrize("shards", [1, 2])
-def test_random_writes_steps_evictions_and_checkpoints_equal_the_oracle(shards, tmp_path):
+def test_random_writes_steps_evictions_and_checkpoints_equal_the_oracle(
+    shards, value_dtype, tmp_path
+):
     rng = np.random.default_rng(shards)
     model = Model(
         shards,
+        value_dtype=value_dtype,
         filter_option=rec.CounterFilter(2),
         evict_option=rec.GlobalStepEvict(6),
     )
-    expected = oracle.TableOracle(BANK, threshold=2)
+    dtypes = oracle.RowTypes(value_dtype.as_numpy_dtype, seed=zlib.crc32(b"t"))
+    expected = oracle.TableOracle(BANK, threshold=2, dtypes=dtypes)
     evict, saver = model.table.evict(), rec.Saver(incremental=True, max_to_keep=0)
     step, prefix = 0, None
     with model.initialized_session() as session:
@@ -219,11 +229,12 @@ def test_random_writes_steps_evictions_and_checkpoints_equal_the_oracle(shards, 
                 assert found[key] == (tuple(row.value.tolist()), row.freq, row.version), key
 
 
-def test_disk_tier_takes_assigned_rows_and_gives_erased_ones_back(tmp_path):
+@VALUE_DTYPES
+def test_disk_tier_takes_assigned_rows_and_gives_erased_ones_back(tmp_path, value_dtype):
     storage = rec.StorageOption(
         rec.StorageType.DRAM_SSDHASH, storage_path=str(tmp_path), storage_size=[64 * 4 * 2 * DIM]
     )
-    model = Model(storage_option=storage)
+    model = Model(value_dtype=value_dtype, storage_option=storage)
     n = 1000
     keys = np.arange(n)
     counts = model.table.tier_counts()
@@ -231,7 +242,8 @@ def test_disk_tier_takes_assigned_rows_and_gives_erased_ones_back(tmp_path):
         for round_ in range(2):
             rows = rng_rows(round_, n)
             session.run(model.assign, {model.keys: keys, model.rows: rows})
-            assert session.run(model.values, {model.keys: keys}).tolist() == rows.tolist()
+            expected = rows.astype(value_dtype.as_numpy_dtype).astype(np.float32)
+            np.testing.assert_array_equal(session.run(model.values, {model.keys: keys}), expected)
         assert session.run(counts).disk_rows > n // 2
         assert session.run(model.erase, {model.keys: keys[::2]}) == n // 2
         assert sorted(rows_of(session, model)) == keys[1::2].tolist()

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from local_cluster import LocalCluster
+from narrow_tables import VALUE_DTYPES
 
 import rec_estimator as rec
 from rec_estimator import _ops
@@ -33,10 +34,12 @@ def clock(monkeypatch):
     return clock
 
 
-def make_table(rule, shards=1, name="t", **arguments):
+def make_table(rule, shards=1, name="t", value_dtype=None, **arguments):
     option = rec.EmbeddingVariableOption(evict_option=rule, **arguments)
     partitioner = tf.fixed_size_partitioner(shards) if shards > 1 else None
-    return rec.get_embedding_variable(name, 2, ev_option=option, partitioner=partitioner)
+    return rec.get_embedding_variable(
+        name, 2, value_dtype=value_dtype, ev_option=option, partitioner=partitioner
+    )
 
 
 class Training:
@@ -186,11 +189,15 @@ def test_counts_of_filtered_keys_grow_old_as_well(make_filter, clock):
         assert training.run(frequency).tolist() == [0, 40]
 
 
+@pytest.mark.each_value
 @pytest.mark.long
+@VALUE_DTYPES
 @pytest.mark.parametrize("make_saver", [rec.Saver, tf.train.Saver])
-def test_a_save_evicts_and_a_restored_training_goes_on_at_its_time(make_saver, clock, tmp_path):
+def test_a_save_evicts_and_a_restored_training_goes_on_at_its_time(
+    make_saver, value_dtype, clock, tmp_path
+):
     def training(shards):
-        table = make_table(rec.TimeEvict(1000), shards)
+        table = make_table(rec.TimeEvict(1000), shards, value_dtype=value_dtype)
         return table, make_saver(), Training(table, time=clock.now)
 
     with tf.Graph().as_default():
@@ -229,8 +236,10 @@ def test_nothing_is_evicted_before_the_first_step_of_a_warm_start(clock, tmp_pat
         assert training.run(table.evict()) == 1
 
 
-def test_an_evicted_key_is_deleted_by_the_next_delta(clock, tmp_path):
-    table, saver = make_table(rec.TimeEvict(2)), rec.Saver(incremental=True)
+@VALUE_DTYPES
+def test_an_evicted_key_is_deleted_by_the_next_delta(clock, tmp_path, value_dtype):
+    table = make_table(rec.TimeEvict(2), value_dtype=value_dtype)
+    saver = rec.Saver(incremental=True)
     with Training(table, time=clock.now) as training:
         training.step([1, 2], NOW)
         saver.save(training.session, str(tmp_path / "model.ckpt"), global_step=1)
@@ -253,9 +262,10 @@ def test_rows_that_are_written_count_as_trained_now(clock):
         assert training.run(table.get_version([5, 6])).tolist() == [-1, NOW]
 
 
-def test_rows_on_disk_are_evicted_as_well(clock, tmp_path):
+@VALUE_DTYPES
+def test_rows_on_disk_are_evicted_as_well(clock, tmp_path, value_dtype):
     storage = rec.StorageOption(rec.StorageType.SSDHASH, str(tmp_path / "rows"))
-    table = make_table(rec.TimeEvict(3), storage_option=storage)
+    table = make_table(rec.TimeEvict(3), value_dtype=value_dtype, storage_option=storage)
     with Training(table, time=clock.now) as training:
         training.step(np.arange(100), NOW)
         for second in range(1, 6):

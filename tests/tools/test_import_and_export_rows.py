@@ -5,6 +5,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import tensorflow.compat.v1 as tf
+from narrow_tables import VALUE_DTYPES
 
 import rec_estimator as rec
 from rec_estimator.inputs.vector_files import Vectors, hash_strings, read_vectors
@@ -17,10 +18,11 @@ DIM = 2
 class Trained:
     """A table after a step of Adagrad on some keys, with keys that a filter counts."""
 
-    def __init__(self, shards=1):
+    def __init__(self, shards=1, value_dtype=None):
         self.table = rec.get_embedding_variable(
             "t",
             DIM,
+            value_dtype=value_dtype,
             ev_option=rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(2)),
             partitioner=tf.fixed_size_partitioner(shards) if shards > 1 else None,
             initializer=tf.ones_initializer(),
@@ -41,26 +43,29 @@ class Trained:
             return self.saver.save(session, str(prefix)), session.run(self.export)
 
 
+@VALUE_DTYPES
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_model_takes_over_an_imported_table(shards, tmp_path):
+def test_a_model_takes_over_an_imported_table(shards, value_dtype, tmp_path):
     keys = np.arange(-1500, 1500, 7)
     rows = np.random.default_rng(0).normal(size=[len(keys), DIM]).astype(np.float32)
     prefix = str(tmp_path / "imported" / "model.ckpt")
     import_rows(Vectors(keys, rows), "word", prefix)
-    model = Trained(shards)
+    model = Trained(shards, value_dtype)
     rec.init_from_checkpoint(prefix, {"word": "t"})
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
-        assert session.run(model.values, {model.keys: keys}).tolist() == rows.tolist()
+        expected = rows.astype(value_dtype.as_numpy_dtype).astype(np.float32)
+        np.testing.assert_array_equal(session.run(model.values, {model.keys: keys}), expected)
         assert set(session.run(model.export).freqs) == {2}, "the filter admits them"
 
 
+@VALUE_DTYPES
 @pytest.mark.parametrize("shards", [1, 3])
-def test_rows_go_into_a_copy_of_a_checkpoint_as_assign_writes_them(shards, tmp_path):
-    model = Trained(shards)
+def test_rows_go_into_a_copy_of_a_checkpoint_as_assign_writes_them(shards, value_dtype, tmp_path):
+    model = Trained(shards, value_dtype)
     prefix, before = model.save(tmp_path / "model.ckpt", [[1, 1, 2, 2, 3, 1001], [1, 1, 3]])
     assert sorted(before.keys) == [1, 2, 3]
-    keys, rows = np.array([1, 5, 1001]), np.full([3, DIM], 7, np.float32)
+    keys, rows = np.array([1, 5, 1001]), np.full([3, DIM], 1 / 3, np.float32)
     copy = str(tmp_path / "copy.ckpt")
     import_rows(Vectors(keys, rows), "t", copy, checkpoint=prefix)
     assign = model.table.assign(keys, rows, [4, 0, 1])
@@ -120,12 +125,16 @@ def test_commands_export_what_they_import(tmp_path, capsys, monkeypatch):
     assert command.main([*export, "out.npy", "--table", "none"]) == 2
 
 
-def test_export_takes_the_most_frequent_rows_and_refuses_deltas(tmp_path, capsys):
-    model = Trained(2)
-    prefix, _ = model.save(tmp_path / "model.ckpt", [[1, 1], [2, 2, 2], [3, 3]])
+@VALUE_DTYPES
+def test_export_takes_the_most_frequent_rows_and_refuses_deltas(tmp_path, capsys, value_dtype):
+    model = Trained(2, value_dtype)
+    prefix, trained = model.save(tmp_path / "model.ckpt", [[1, 1], [2, 2, 2], [3, 3]])
     output = str(tmp_path / "out.npy")
     command.main(["export", prefix, "--table", "t", "--output", output, "--most_frequent", "2"])
-    assert read_vectors(output).keys.tolist() == [2, 1]
+    keys, rows = read_vectors(output)
+    assert keys.tolist() == [2, 1]
+    by_key = dict(zip(trained.keys, trained.values.tolist()))
+    assert rows.tolist() == [by_key[2], by_key[1]]
     saver = rec.Saver(incremental=True)
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
