@@ -148,11 +148,16 @@ class SmallTables:
             session.run(self._train, {self._keys: keys})
 
 
-def estimator(folder):
-    """An Estimator of two declared features and a dense layer."""
+# Rows of two numbers, their least and their greatest one, lose nothing in 8 bits.
+INT8_MODEL = {"dim": 5, "kernel": np.linspace(-1, 1, 10)}
+
+
+def estimator(folder, dim=2, kernel=1.0):
+    """An Estimator of two declared features and a dense layer, whose kernel begins with numbers."""
+    initializer = tf.constant_initializer(kernel)
 
     def model_fn(features, labels, mode):
-        kernel = tf.get_variable("kernel", [4, 1], initializer=tf.ones_initializer())
+        kernel = tf.get_variable("kernel", [2 * dim, 1], initializer=initializer)
         vectors = tf.concat([features["user"], features["item"]], axis=1)
         logits = tf.squeeze(tf.matmul(vectors, kernel), axis=1)
         predictions = {"logits": logits, "probabilities": tf.sigmoid(logits)}
@@ -166,8 +171,8 @@ def estimator(folder):
 
     option = rec.EmbeddingVariableOption(init_option=INITIAL)
     features = [
-        rec.EmbeddingFeature("user", 2, ev_option=option),
-        rec.EmbeddingFeature("item", 2, ev_option=option, filter_option=rec.CounterFilter(2)),
+        rec.EmbeddingFeature("user", dim, ev_option=option),
+        rec.EmbeddingFeature("item", dim, ev_option=option, filter_option=rec.CounterFilter(2)),
     ]
     return rec.RecEstimator(model_fn, str(folder), embedding_features=features)
 
@@ -188,6 +193,16 @@ def serving_input():
 
 # Known keys, a filtered one, unknown ones.
 REQUEST = {"user": np.array([0, 1, 6, 100]), "item": np.array([0, 1, 12, -5])}
+
+
+def predictions(export_dir):
+    """The outputs of a SavedModel for REQUEST, by name."""
+    with tf.Session(graph=tf.Graph()) as session:
+        meta_graph = tf.saved_model.load(session, ["serve"], str(export_dir))
+        signature = meta_graph.signature_def["serving_default"]
+        feed = {signature.inputs[name].name: ids for name, ids in REQUEST.items()}
+        return session.run({name: out.name for name, out in signature.outputs.items()}, feed)
+
 
 GROUPED_USER = {
     "user": tf.io.FixedLenFeature([], tf.int64),

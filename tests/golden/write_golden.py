@@ -9,11 +9,12 @@
     saved_model/      an export of RecEstimator
     portable/         the same export with TensorFlow's own ops only
     predictions.npz   what the Estimator predicted for golden_models.REQUEST
+    int8/             both exports of another Estimator with rows of 8 bits, and what they predict
     grouped.tfrecord  samples grouped by user
     grouped.npz       the same before they were written
 
-PART is checkpoints, timed, small, exports or grouped; without it, all are written. The files of a
-release are written again only if their model changes: they stand for those that users have.
+PART is checkpoints, timed, small, exports, int8 or grouped; without it, all are written. The files
+of a release are written again only if their model changes: they stand for those that users have.
 """
 
 import os
@@ -82,11 +83,25 @@ def _write_exports(folder):
 
         predictions = list(estimator.predict(request, yield_single_examples=False))
         np.savez_compressed(folder / "predictions.npz", **predictions[0])
-        for name, is_portable in (("saved_model", False), ("portable", True)):
-            exported = estimator.export_saved_model(
-                model_dir, golden_models.serving_input, portable=is_portable
-            )
-            shutil.copytree(exported.decode(), _empty(folder / name), dirs_exist_ok=True)
+        _export(estimator, folder)
+
+
+def _write_int8(folder):
+    folder = _empty(folder / "int8")
+    with tempfile.TemporaryDirectory() as model_dir:
+        estimator = golden_models.estimator(model_dir, **golden_models.INT8_MODEL)
+        estimator.train(golden_models.training_data)
+        _export(estimator, folder, row_dtype="int8")
+    predictions = golden_models.predictions(folder / "saved_model")
+    np.savez_compressed(folder / "predictions.npz", **predictions)
+
+
+def _export(estimator, folder, **arguments):
+    for name, is_portable in (("saved_model", False), ("portable", True)):
+        exported = estimator.export_saved_model(
+            estimator.model_dir, golden_models.serving_input, portable=is_portable, **arguments
+        )
+        shutil.copytree(exported.decode(), _empty(folder / name), dirs_exist_ok=True)
 
 
 def _write_grouped(folder):
@@ -104,6 +119,7 @@ PARTS = {
     "timed": _write_timed,
     "small": _write_small,
     "exports": _write_exports,
+    "int8": _write_int8,
     "grouped": _write_grouped,
 }
 
