@@ -135,14 +135,18 @@ TEST_WITHOUT_TSAN(AFullTableGivesTheMemoryOfFreeRowsBack) {
   EXPECT_TRUE(table.size() > kKept - kKept / 100);
 }
 
-// Two tables with limits, and two that share memory.
+// Two tables with limits, of which one has rows of 16 bits, and two that share
+// memory.
 Tables FullTables() {
   Tables tables;
   for (const int64_t max_rows : {20000, 3000, 0, 0}) {
-    const auto policy =
-        max_rows == 3000 ? CapacitySpec::kDecayed : CapacitySpec::kLeastCounted;
-    tables.push_back(std::make_unique<EmbeddingTable>(
-        3, 0.0f, FilterSpec{}, Keeping(max_rows, policy)));
+    RowRules rules = Keeping(max_rows, CapacitySpec::kLeastCounted);
+    if (max_rows == 3000) {
+      rules.capacity.policy = CapacitySpec::kDecayed;
+      rules.value = {ValueType::kBFloat16, 5, true};
+    }
+    tables.push_back(
+        std::make_unique<EmbeddingTable>(3, 0.0f, FilterSpec{}, rules));
     tables.back()->EnsureSlots({{"Adagrad", 3, 0.1f}});
   }
   const auto budget = std::make_shared<MemoryBudget>(20000 * 59);

@@ -72,6 +72,16 @@ TEST(PaddingAndFrozenKeysGiveTheBitsOfATableInMemory) {
                SerialFor);
 }
 
+TEST(RowsOf16BitsGiveTheBitsOfATableInMemory) {
+  for (const ValueSpec& value : {ValueSpec{ValueType::kBFloat16, 5, true},
+                                 ValueSpec{ValueType::kHalf, 7, false}}) {
+    RowRules rules;
+    rules.value = value;
+    CompareTwins(251, {}, rules, Victims::kLeastCounted, AdagradLike(0.1f),
+                 kOperations, SerialFor);
+  }
+}
+
 TEST_WITHOUT_TSAN(RowsAboveAPageGiveTheBitsOfATableInMemory) {
   CompareTwins(1100, {}, {}, Victims::kLeastCounted, AdagradLike(0.1f), 100,
                SerialFor);

@@ -33,6 +33,9 @@ class Families {
     RowRules special;
     special.has_padding = true;
     special.frozen_keys = {0, 1000003, -2000006};
+    RowRules narrow, half;
+    narrow.value = {ValueType::kBFloat16, 5, true};
+    half.value = {ValueType::kHalf, 7, false};
     const FilterSpec counter{3, 1, {}}, early{2, 1, {}};
     const FilterSpec bloom = BloomFilter(3, 1, 5000, 0.01);
     const auto oldest = Victims::kOldest;
@@ -44,6 +47,8 @@ class Families {
         {0.01f, 0.9f, 0.999f, 1e-8f, 0.9f, 0.999f});
     Add(300, bloom, special, oldest, "RowwiseAdagrad", {0.1f});
     Add(220, early, {}, least, "GradientDescent", {0.1f});
+    Add(251, counter, narrow, least, "Momentum", {0.1f, 0.9f, 0});
+    Add(240, bloom, half, oldest, "RowwiseAdagrad", {0.1f});
   }
 
   // A step of all tables. In every other step, lookups tell where the keys are.
