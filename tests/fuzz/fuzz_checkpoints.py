@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restores and reads damaged checkpoints, full, incremental and of 8 bits, in all ways there are.
 
+Some tables store values and slots in 16 bits.
+
 A restore must raise an error, or give what is in the files. What is in them is known from the
 undamaged checkpoint if checksums cover the damage. Otherwise a second reader, in Python, tells.
 After an error each table is as it was, or as in the checkpoint, or not initialized.
@@ -36,6 +38,11 @@ REFUSALS = (
 )
 BANK = 8  # Initial vectors of a table.
 BLOOM = "c"  # The table with a Bloom filter.
+TABLES = ("a", "b", BLOOM, "d", "e")
+FILTERS = {"a": rec.CounterFilter(2), BLOOM: rec.CBFFilter(2, 1000, 0.1), "e": rec.CounterFilter(2)}
+CUT = "b"  # The table of two shards.
+# Types of values and slots of 16 bits.
+NARROW = {"d": (tf.bfloat16, tf.bfloat16), "e": (tf.float16, tf.float32)}
 ROWS = 20_000  # Enough that the checksum of a variable is compared late.
 
 
@@ -58,17 +65,20 @@ class Model:
         self.step = tf.train.get_or_create_global_step()
         self.keys = tf.placeholder(tf.int64, [None])
         bank = rec.InitializerOption(tf.ones_initializer(), default_value_dim=BANK)
-        filters = {"a": rec.CounterFilter(2), "b": None, BLOOM: rec.CBFFilter(2, 1000, 0.1)}
-        shards = {"b": tf.fixed_size_partitioner(2)}
-        self.tables = [
-            rec.get_embedding_variable(
-                name,
-                dim,
-                partitioner=shards.get(name),
-                ev_option=rec.EmbeddingVariableOption(filter_option=rule, init_option=bank),
+        self.tables = []
+        for dim, name in enumerate(TABLES, start=1):
+            value_dtype, slot_dtype = NARROW.get(name, (None, None))
+            rule = FILTERS.get(name)
+            self.tables.append(
+                rec.get_embedding_variable(
+                    name,
+                    dim,
+                    value_dtype=value_dtype,
+                    slot_dtype=slot_dtype,
+                    partitioner=tf.fixed_size_partitioner(2) if name == CUT else None,
+                    ev_option=rec.EmbeddingVariableOption(filter_option=rule, init_option=bank),
+                )
             )
-            for dim, (name, rule) in enumerate(filters.items(), start=1)
-        ]
         self.variables = [
             tf.get_variable("small", [2, 3], initializer=tf.ones_initializer()),
             tf.get_variable("large", [ROWS], initializer=tf.ones_initializer()),
@@ -128,9 +138,10 @@ class Model:
             ]
             bank = np.ones([BANK, table.dim], np.float32)
             threshold = 2 if table.filter else 0
+            dtypes = tf.uint8 if self.has_bytes else table.value_dtype, table.slot_dtype
             with contextlib.suppress(UnclearError):
                 found[table.name] = stored(
-                    prefix, table.name, threshold, slots, bank, table.name == BLOOM, self.has_bytes
+                    prefix, table.name, threshold, slots, bank, table.name == BLOOM, dtypes
                 )
         return found
 
@@ -229,15 +240,14 @@ class Target:
             model.restore(prefix)
         except REFUSALS:
             return self._after_refusal(model, prefix, is_covered, done)
-        names = ["dense", "a", "b", "c"]
-        return self._after_acceptance(model, prefix, is_covered, done, names)
+        return self._after_acceptance(model, prefix, is_covered, done, ["dense", *TABLES])
 
     def _restore_tables(self, model, prefix, is_covered, done):
         try:
             model.restore_tables(prefix)
         except REFUSALS:
             return self._after_refusal(model, prefix, is_covered, done, is_stock=True)
-        return self._after_acceptance(model, prefix, is_covered, done, ["a", "b", "c"])
+        return self._after_acceptance(model, prefix, is_covered, done, TABLES)
 
     def _after_acceptance(self, model, prefix, is_covered, done, names):
         restored = model.contents()
@@ -260,7 +270,9 @@ class Target:
         self._restore_live(model)
         assert is_stock or not is_covered, f"{done} was refused after it had changed something"
         expected = self._expected[os.path.basename(prefix)][model]
-        for name in ("a", "c") if is_covered else ():  # Tables of one shard.
+        for name in TABLES if is_covered else ():
+            if name == CUT:
+                continue
             assert left[name] in [live[name], expected[name], None], f"{done} left a part of {name}"
         return "refused late"
 

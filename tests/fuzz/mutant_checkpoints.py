@@ -110,10 +110,10 @@ def write_index(prefix: str, entries: Dict[bytes, bytes]) -> None:
     pathlib.Path(f"{prefix}.index").write_bytes(build_index(sorted(entries.items())))
 
 
-# Python and NumPy know no bfloat16; TensorFlow numbers the types.
+# TensorFlow's numbers of the types; V2 is bfloat16, which NumPy does not know.
 _DTYPES = {
     "<f4": 1, "<f8": 2, "<i4": 3, "|u1": 4, "<i2": 5, "|i1": 6, "<i8": 9, "|b1": 10, "<f2": 19,
-    "<u2": 17, "<u4": 22, "<u8": 23,
+    "<u2": 17, "<u4": 22, "<u8": 23, "<V2": 14,
 }  # fmt: skip
 
 
@@ -223,7 +223,8 @@ def _change_content(rng: np.random.Generator, prefix: str) -> None:
         put_array(prefix, name.encode(), change_array(rng, array))
 
 
-_NUMBERS = {"float32", "float64", "int32", "int64", "uint8", "uint16", "uint32", "bool", "int16"}
+_FLOATS = {"bfloat16", "float16", "float32", "float64"}
+_NUMBERS = {*_FLOATS, "int32", "int64", "uint8", "uint16", "uint32", "bool", "int16"}
 
 
 def _change_parent(rng: np.random.Generator, prefix: str) -> None:

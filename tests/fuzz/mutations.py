@@ -5,6 +5,7 @@ from collections.abc import MutableSequence
 from typing import Any, Callable, Iterator, List, Sequence, Tuple, TypeVar
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
@@ -147,8 +148,9 @@ def _elements(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
         return changed
     flat = changed.reshape(-1)
     places = rng.integers(flat.size, size=choose(rng, [1, 1, 3, flat.size]))
-    if changed.dtype.kind == "f":
-        flat[places] = choose(rng, FLOATS)
+    if tf.as_dtype(changed.dtype).is_floating:
+        with np.errstate(over="ignore"):
+            flat[places] = choose(rng, FLOATS)
     else:
         pool: List[int] = [*INTEGERS, int(choose(rng, flat)), int(choose(rng, flat)) + 1]
         flat[places] = np.array([choose(rng, pool) % 2**64], np.uint64).astype(changed.dtype)[0]
@@ -180,6 +182,6 @@ def _shape(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
 
 
 def _dtype(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
-    dtypes = ["<i4", "<i8", "<f4", "<f8", "u1", "?", "<i2", "<f2"]
+    dtypes = ["<i4", "<i8", "<f4", "<f8", "u1", "?", "<i2", "<f2", tf.bfloat16.as_numpy_dtype]
     with np.errstate(all="ignore"):
         return array.astype(choose(rng, dtypes))

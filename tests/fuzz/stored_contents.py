@@ -8,6 +8,7 @@ erases keys and replaces rows; a filtered key is judged anew; what the file lack
 import os
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 from fuzz.mutant_checkpoints import read_array
 
 from rec_estimator.checkpoint.format.bundle import Index
@@ -56,7 +57,7 @@ def exported(shards, has_bloom):
     return Contents(rows, None if has_bloom else filtered, shards[0].bank.tobytes())
 
 
-def stored(prefix, table, threshold, slots, initial_bank, has_bloom, has_bytes=False):
+def stored(prefix, table, threshold, slots, initial_bank, has_bloom, dtypes):
     """The Contents that a restore of a table must give.
 
     Args:
@@ -66,12 +67,12 @@ def stored(prefix, table, threshold, slots, initial_bank, has_bloom, has_bytes=F
       slots: [(name, initial vector of the slot, float32 [width])].
       initial_bank: float32 [n, dim], where the checkpoint has no bank.
       has_bloom: As in exported().
-      has_bytes: Whether the table stores rows in 8 bits.
+      dtypes: The tf.DTypes of values and slots in the table. tf.uint8: rows of 8 bits.
 
     Raises:
       UnclearError: Any contents are as good as others.
     """
-    reader = _Reader(table, threshold, slots, has_bytes)
+    reader = _Reader(table, threshold, slots, dtypes)
     indexes = [Index(prefix)]
     while reader.parent_of(indexes[-1]) is not None:
         parent = os.path.join(os.path.dirname(prefix), reader.parent_of(indexes[-1]))
@@ -86,9 +87,9 @@ def stored(prefix, table, threshold, slots, initial_bank, has_bloom, has_bytes=F
 class _Reader:
     """Applies a base and its deltas, one after the other."""
 
-    def __init__(self, table, threshold, slots, has_bytes):
+    def __init__(self, table, threshold, slots, dtypes):
         self._table, self._threshold, self._slots = table, threshold, slots
-        self._has_bytes = has_bytes
+        self._value_dtype, self._slot_dtype = dtypes
         self.bank = None
         self.rows, self.filtered = {}, {}
 
@@ -98,8 +99,8 @@ class _Reader:
 
     def as_stored(self, rows):
         """Rows after they were stored in the table."""
-        if not self._has_bytes:
-            return rows
+        if self._value_dtype != tf.uint8:
+            return _nearest(rows, self._value_dtype)
         _require_finite(rows)
         return dequantize(*quantize(rows))
 
@@ -135,6 +136,8 @@ class _Reader:
             if len(set(slot_keys.tolist())) < len(slot_keys):
                 raise UnclearError
             slot_values = read_array(index, f"{shard}/{name}-values")
+            is_row = slot_values.ndim > 1 and slot_values.shape[1] == 1
+            slot_values = _nearest(slot_values, tf.float32 if is_row else self._slot_dtype)
             for i, key in enumerate(slot_keys.tolist()):
                 if key in self.rows:
                     self.rows[key][3 + number] = slot_values[i].tobytes()
@@ -173,6 +176,18 @@ class _Reader:
 def _require_finite(rows):
     if not np.isfinite(rows).all():
         raise UnclearError  # NaNs have many bits.
+
+
+def _nearest(numbers, dtype):
+    """float32. Numbers of a file as a table of a type stores them."""
+    if numbers.dtype.name not in ("float32", "float16", "bfloat16"):
+        return numbers  # No table takes them.
+    if numbers.dtype == dtype.as_numpy_dtype == np.float32:
+        return numbers
+    if np.isnan(numbers).any():
+        raise UnclearError  # NaNs have many bits.
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32).astype(dtype.as_numpy_dtype).astype(np.float32)
 
 
 def _clamp(count):
