@@ -16,6 +16,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Before TensorFlow is imported: no GPU, and warnings and errors only.
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+# Each session has the threads of its configuration. Otherwise all have those of the first one.
+os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
 
 # The checkout comes first, even if another copy is installed; tests/ is for `import oracle`.
 sys.path.insert(0, str(ROOT / "tests"))

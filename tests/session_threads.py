@@ -2,7 +2,6 @@
 """Sessions whose ops run on a given number of threads, and how many threads a step runs on."""
 
 import contextlib
-import os
 import pathlib
 import threading
 
@@ -15,9 +14,8 @@ OP_THREADS = ((1, 4), (4, 1), (4, 4))
 WORK_NS = 50_000
 
 
-@contextlib.contextmanager
 def session_with_threads(threads, step_threads=1, graph=None):
-    """A session whose ops divide their loops among so many threads.
+    """A session whose ops divide their loops among so many threads; see conftest.py.
 
     An op uses the threads that run the ops of its step (step_threads) if there are enough.
     """
@@ -26,17 +24,7 @@ def session_with_threads(threads, step_threads=1, graph=None):
         inter_op_parallelism_threads=step_threads,
         use_per_session_threads=True,
     )
-    name = "TF_OVERRIDE_GLOBAL_THREADPOOL"
-    before = os.environ.get(name)
-    # Without it, the first session of a process has chosen the threads of all others.
-    os.environ[name] = "1"
-    try:
-        with tf.Session(graph=graph, config=config) as session:
-            yield session
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
+    return tf.Session(graph=graph, config=config)
 
 
 def threads_that_run(function):
