@@ -32,6 +32,6 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> r
     """Returns the EstimatorSpec of DeepFM; model_zoo/models.py describes the arguments."""
     network = layers.network_settings(params, mode)
     first_order, vectors = layers.split_linear(features, params["columns"], params["dim"])
-    second_order = layers.pairwise_products(tf.stack(vectors, axis=1))
+    second_order = layers.pairwise_products(layers.stack(vectors, params["columns"]))
     deep = layers.tower(tf.concat(vectors, axis=1), params["hidden_units"], "deep", **network)
     return heads.click_spec(first_order + second_order + deep, features, labels, mode, params)

@@ -39,7 +39,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> r
     if numbers:
         units = (*params["bottom_units"], dim)
         vectors.append(layers.hidden(tf.stack(numbers, axis=1), units, "bottom", **network))
-    fields = tf.stack(vectors, axis=1)  # [B, fields, dim]
+    fields = layers.stack(vectors, layers.of_kind(columns, "id"))  # [B, fields, dim]
     inputs = tf.concat([layers.flat(fields), layers.inner_products(fields)], axis=1)
     logits = layers.tower(inputs, params["hidden_units"], "top", **network)
     return heads.click_spec(logits, features, labels, mode, params)

@@ -38,7 +38,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> r
     """
     network = layers.network_settings(params, mode)
     linear, rows = layers.split_linear(features, params["columns"], params["dim"])
-    vectors = tf.stack(rows, axis=1)  # [B, fields, dim]
+    vectors = layers.stack(rows, params["columns"])  # [B, fields, dim]
     weighted = layers.squeeze_excite(vectors, params["reduction"], "squeeze_excite")
     pairs = [
         layers.bilinear_pairs(vectors, params["bilinear"], "pairs"),

@@ -33,7 +33,8 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> r
     """Returns the EstimatorSpec of xDeepFM; model_zoo/models.py describes the arguments."""
     network = layers.network_settings(params, mode)
     linear, vectors = layers.split_linear(features, params["columns"], params["dim"])
-    maps = layers.compressed_interactions(tf.stack(vectors, axis=1), params["maps"], "interactions")
+    stacked = layers.stack(vectors, params["columns"])
+    maps = layers.compressed_interactions(stacked, params["maps"], "interactions")
     interactions = layers.tower(maps, (), "interactions_head")
     deep = layers.tower(tf.concat(vectors, axis=1), params["hidden_units"], "deep", **network)
     return heads.click_spec(linear + interactions + deep, features, labels, mode, params)

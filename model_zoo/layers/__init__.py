@@ -11,6 +11,7 @@ from model_zoo.layers.embeddings import (
     histories,
     of_kind,
     split_linear,
+    stack,
     vectors,
     without_histories,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "sampled_softmax_losses",
     "split_linear",
     "squeeze_excite",
+    "stack",
     "task_towers",
     "tower",
     "transformer_layer",

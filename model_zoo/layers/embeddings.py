@@ -106,7 +106,29 @@ def _number_vector(values: tf.Tensor, name: str, dim: int) -> tf.Tensor:
 
 def fields(features: Mapping[str, tf.Tensor], columns: Columns, dim: int) -> tf.Tensor:
     """The vectors of `vectors` in one tensor, float32 [B, fields, dim]."""
-    return tf.stack(vectors(features, columns, dim), axis=1)
+    return stack(vectors(features, columns, dim), columns)
+
+
+def stack(rows: Sequence[tf.Tensor], columns: Columns) -> tf.Tensor:
+    """Returns vectors in one tensor, float32 [B, fields, dim].
+
+    Args:
+      rows: float32 [B, dim], one per column; one more is of all numbers.
+      columns: The columns, for the error.
+
+    Raises:
+      ValueError: The vectors have several sizes.
+    """
+    names = [f"column {column.name!r}" for column in columns] + ["the numbers"]
+    sizes = [tf.dimension_value(row.shape[1]) for row in rows]
+    usual = max(sizes, key=sizes.count)
+    for name, size in zip(names, sizes):
+        if size != usual:
+            raise ValueError(
+                f"vectors must have one size in this model, got {size} floats of {name} and "
+                f"{usual} of another; set params.dim, which is for all, in place of tables.*.dim"
+            )
+    return tf.stack(rows, axis=1)
 
 
 def split_linear(
