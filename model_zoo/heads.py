@@ -28,7 +28,8 @@ def click_spec(
 
     Returns:
       An EstimatorSpec with the predictions {"probabilities": [B]}, the mean log loss, and the
-      metrics auc, log_loss and, if there is a user column, grouped_auc.
+      metrics auc, log_loss, normalized_entropy, calibration and, if there is a user column,
+      grouped_auc.
     """
     if isinstance(labels, Mapping):
         labels = labels[params["labels"][0]]
@@ -110,6 +111,8 @@ def _metrics(
     metrics = {
         "auc": rec.metrics.auc(labels, logits),
         "log_loss": rec.metrics.log_loss(labels, probabilities),
+        "normalized_entropy": rec.metrics.normalized_entropy(labels, probabilities),
+        "calibration": rec.metrics.calibration(labels, probabilities),
     }
     if users is not None:
         metrics["grouped_auc"] = rec.metrics.grouped_auc(labels, logits, users)

@@ -134,8 +134,8 @@ class Validation:
 
     Attributes:
       metric: A metric of the model, such as auc or log_loss, or of its first label. Names that end
-        in loss or normalized_entropy are best when low, all others when high. None: auc, or
-        hit_rate_at_10 of two towers.
+        in loss or normalized_entropy are best when low, those that end in calibration near 1, and
+        all others when high. None: auc, or hit_rate_at_10 of two towers.
       patience: Validations without a better metric after which training stops. None: it goes on.
         The best checkpoint is used in either case.
       every_steps: Steps between two validations. None: an epoch; in the order of time, a twentieth

@@ -77,9 +77,13 @@ def is_better(name: str, value: float, best: Optional[float]) -> bool:
     Example:
       >>> is_better("auc", 0.8, 0.79), is_better("log_loss", 0.5, 0.4)
       (True, False)
+      >>> is_better("calibration", 0.98, 1.1)
+      True
     """
     if best is None:
         return True
+    if name.endswith("calibration"):
+        return abs(value - 1) < abs(best - 1)
     return value < best if name.endswith(_BEST_LOW) else value > best
 
 

@@ -48,9 +48,13 @@ def evaluated(spec):
 
 
 def expected_metrics(label, prefix=""):
+    rate = LABELS[label].mean()
+    entropy = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
     return {
         f"{prefix}auc": data.exact_auc(LABELS[label], LOGITS[label]),
         f"{prefix}log_loss": losses(label).mean(),
+        f"{prefix}normalized_entropy": losses(label).mean() / entropy,
+        f"{prefix}calibration": (1 / (1 + np.exp(-LOGITS[label]))).mean() / rate,
         f"{prefix}grouped_auc": grouped_auc(label),
     }
 
@@ -86,7 +90,7 @@ def test_data_without_a_user_have_no_grouped_auc():
     spec = heads.click_spec(
         tf.constant(LOGITS["like"]), {}, tensors(LABELS), rec.ModeKeys.EVAL, params
     )
-    assert set(spec.eval_metric_ops) == {"auc", "log_loss"}
+    assert set(spec.eval_metric_ops) == {"auc", "log_loss", "normalized_entropy", "calibration"}
 
 
 def test_predictions_are_probabilities_and_are_exported():
