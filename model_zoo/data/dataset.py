@@ -3,7 +3,8 @@
 
 import abc
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+import itertools
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -117,6 +118,29 @@ class DataSet(abc.ABC):
             return rec.ServingInputReceiver(placeholders, placeholders)
 
         return receiver
+
+    def places(self, part: str) -> Iterator[Tuple[str, str, int]]:
+        """Yields where each row of a part is, in the order of `input_fn` without a seed.
+
+        Args:
+          part: "train", "validation" or "test".
+
+        Yields:
+          The file, "" for rows of none; what is counted in it: "line", "record" or "row"; and the
+          number, from 1.
+        """
+        check_part(part)
+        return (("", "row", number) for number in itertools.count(1))
+
+    def texts(self, column: str, part: Optional[str] = None) -> Mapping[int, str]:
+        """Returns the text that each key of a column stands for; {} if ids are integers.
+
+        Args:
+          column: A column of single ids.
+          part: "train", "validation" or "test". None: all parts.
+        """
+        del column, part
+        return {}
 
     def item_name(self, key: int) -> str:
         """Returns the name of an item, for output."""

@@ -3,7 +3,7 @@
 
 import functools
 import os
-from typing import Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -13,6 +13,7 @@ from model_zoo.data.dataset import PARTS, InputFn, MemoryDataSet, Reading, Rows
 from model_zoo.data.event_log import Columns, Drawing, History, RowBuilder
 from model_zoo.data.fields import Conversion, Ids, Labels, Texts, Times
 from model_zoo.data.measures import arrays
+from model_zoo.data.places import Place, places_of
 from model_zoo.data.schema import EVERY, Condition, EventLog, Field, Split
 from model_zoo.data.splits import (
     conversion_of_split,
@@ -24,6 +25,7 @@ from model_zoo.data.streamed import StreamedDataSet
 
 # Columns besides those of the schema, whose names have no slash.
 _TIME, _PART, _SPLIT, _NAMES = "//time", "//part", "//split", "//names"
+_FILES, _LOCATION = "//files", "//location"  # an index of the files of the schema, and of a row
 
 _COMPARISONS: Mapping[str, Callable[..., np.ndarray]] = {
     ">=": np.greater_equal,
@@ -54,6 +56,18 @@ class LoggedDataSet(StreamedDataSet):
         """Returns the input_fn of a reading, as `input_fn` describes it."""
         return self._memory.read(reading)
 
+    def places(self, part: str) -> Iterator[Place]:
+        """Yields where each row of a part is, in the order of `input_fn` without a seed.
+
+        A negative is where the row is that it was drawn for.
+        """
+        return iter(self._places[part] if self.rows(part) else [])
+
+    def texts(self, column: str, part: Optional[str] = None) -> Dict[int, str]:
+        """Returns the text that each key of a column stands for, in all parts."""
+        del part  # Negatives have items of other parts.
+        return super().texts(column)
+
     def item_name(self, key: int) -> str:
         """Returns the name of an item, for output."""
         return self._memory.item_name(key)
@@ -75,11 +89,26 @@ class LoggedDataSet(StreamedDataSet):
                 for at, part in enumerate(PARTS)
                 if np.any(rows[_PART] == at)
             }
+            self._locations = rows[_PART], rows[_FILES], rows[_LOCATION]
             return MemoryDataSet(
                 self.name, self.columns, parts, credit=self.credit, item_names=names
             )
         except ValueError as error:
             raise ValueError(f"{self.schema.path}: {error}") from None
+
+    @functools.cached_property
+    def _places(self) -> Dict[str, List[Place]]:
+        """Where the rows of each part are, in their order."""
+        parts, files, locations = self._locations
+        found: List[Place] = [("", "", 0)] * len(parts)
+        for at, key in enumerate(self.schema.files):
+            rows = np.flatnonzero(files == at)
+            for row, place in zip(rows, places_of(self._source(key), locations[rows])):
+                found[row] = place
+        return {
+            part: [found[row] for row in np.flatnonzero(parts == at)]
+            for at, part in enumerate(PARTS)
+        }
 
     def _parts(self, columns: Columns) -> np.ndarray:
         """Returns the part of each row, an index of PARTS, or -1; rows are in order of time."""
@@ -178,7 +207,14 @@ class LoggedDataSet(StreamedDataSet):
         moments = self._measured().moments if is_standard else {}
         conversions = {**self._conversions(moments), **self._log_conversions()}
         batches = self._pipeline(part, conversions, None).batches(batch_size)
-        return batches.map(lambda found, locations: self._with_part(part, found, locations))
+        files = list(self.schema.files).index(key)
+        return batches.map(
+            lambda found, locations: {
+                **self._with_part(part, found, locations),
+                _FILES: tf.fill(tf.shape(locations), np.int64(files)),
+                _LOCATION: locations,
+            }
+        )
 
     def _with_part(
         self, part: str, found: Dict[str, tf.Tensor], locations: tf.Tensor

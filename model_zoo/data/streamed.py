@@ -3,14 +3,16 @@
 
 import dataclasses
 import pathlib
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from model_zoo.data.dataset import DataSet, InputFn, Reading, check_part
-from model_zoo.data.fields import Conversion, Labels, RawNumbers, conversion_of
+from model_zoo.data.fields import Conversion, Labels, RawNumbers, Texts, conversion_of
 from model_zoo.data.measures import Measures, MeasuresFile, Moments, arrays
 from model_zoo.data.pipeline import Pipeline
+from model_zoo.data.places import Place, places_of
 from model_zoo.data.readers import Source, open_files
 from model_zoo.data.schema import EVERY, Schema
 from model_zoo.data.splits import (
@@ -78,6 +80,31 @@ class StreamedDataSet(DataSet):
             return batches.map(features_and_labels)
 
         return make
+
+    def places(self, part: str) -> Iterator[Place]:
+        """Yields where each row of a part is, in the order of `input_fn` without a seed."""
+        chosen = self._filter(part, self._measured().time_limits)
+        for _, locations in list(arrays(self._pipeline(part, {}, chosen).batches)):
+            yield from places_of(self._source(part), locations)
+
+    def texts(self, column: str, part: Optional[str] = None) -> Dict[int, str]:
+        """Returns the text that each key of a column stands for; {} if ids are integers."""
+        missing = self.schema.format.missing
+        field = next(each for each in self.schema.fields if each.column.name == column)
+        if field.type == "int" or field.transform or field.buckets:
+            return {}
+        conversions = {
+            "key": conversion_of(field, missing, {}),
+            "text": Texts(field.source, missing),
+        }
+        found: Dict[int, str] = {}
+        for key in self.schema.files if part is None else [part]:
+            chosen = part and self._filter(part, self._measured().time_limits)
+            pipeline = self._pipeline(key, conversions, chosen or None)
+            for batch, _ in arrays(pipeline.batches):
+                keys, first = np.unique(batch["key"], return_index=True)
+                found.update(zip(keys.tolist(), map(tf.compat.as_str, batch["text"][first])))
+        return found
 
     def _has(self, part: str) -> bool:
         split = self.schema.split
