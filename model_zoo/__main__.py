@@ -13,15 +13,22 @@ A run is described by a YAML file and by flags, which override it:
 
 import argparse
 import csv
+import dataclasses
 import os
-import re
+import signal
 import sys
 import textwrap
-from typing import Any, Dict, Iterable, List, Optional, Sequence, TextIO
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, TextIO
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Ctrl-C ends the command without a traceback, also while TensorFlow is imported. A training
+    # handles it, see stop_signals.py; other commands have nothing to save.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 # TensorFlow reads this at import. Its warnings about missing GPUs would hide the progress line.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from model_zoo import data, runner
@@ -29,6 +36,7 @@ from model_zoo.mappings import value_at
 from model_zoo.models import MODELS
 from model_zoo.names import check_names
 from model_zoo.runner import compare, config, record
+from model_zoo.runner.errors import sentence_of
 from model_zoo.runner.stop_signals import Interrupted
 
 # Flags that set one setting each: name, what --help shows for the value, the setting, its meaning.
@@ -51,14 +59,43 @@ _FLAGS = (
 _COMMANDS = {
     "train": "train a model, or go on with a training; evaluate it on the test rows",
     "evaluate": "evaluate a trained model",
-    "predict": "write the predictions of a trained model as CSV",
+    "predict": "write the predictions of a trained model as CSV, a line for each row",
     "export": "write a trained model as a SavedModel",
     "compare": "train models, seeds and variants of tables on your data and print one table",
 }
 
 
+_COLUMNS = """columns of the output:
+  file, line      where the row is in the data; "record" or "row" instead of "line" in files without
+                  lines. A schema may order rows by time, so the order is not that of the file.
+  user, item      their ids in the data, by the names of their columns
+  labels          0 or 1
+  probabilities   of a label, or of each label by its name
+Two towers rank the items for each row whose first label is 1. Instead of probabilities, there are
+  best_1, ...     the ids of the N best items
+  score_1, ...    their scores
+"""
+
+
 def _wrapped(names: Iterable[str]) -> str:
     return textwrap.fill(", ".join(names), 96, initial_indent="    ", subsequent_indent="    ")
+
+
+def _settings() -> str:
+    """All names of the configuration with their defaults, a paragraph for each section."""
+    sections = {
+        field.name: field.default
+        for field in dataclasses.fields(config.Config)
+        if dataclasses.is_dataclass(field.default)
+    }
+    paragraphs = [["model", "model_dir", "params.NAME (DEFAULTS in the file of the model)"]]
+    for section, settings in {**sections, "tables.TABLE": config.Table()}.items():
+        paragraphs.append([])
+        for name, default in vars(settings).items():
+            is_shown = isinstance(default, (str, int, float))
+            value = f"={str(default).lower()}" if is_shown else ""
+            paragraphs[-1].append(f"{section}.{name}{value}")
+    return "\n".join(map(_wrapped, paragraphs))
 
 
 _EPILOG = f"""settings:
@@ -66,7 +103,10 @@ _EPILOG = f"""settings:
     --set validation.metric=log_loss
     --set "tables.default.filter={{name: counter, filter_freq: 3}}"
     --set "train.table_optimizer={{name: adagrad, learning_rate: 0.05}}"
-  model_zoo/README.md lists all names. Configurations that come with the zoo:
+  All names, described in model_zoo/runner/config.py; TABLE is a column, or "default" for all:
+{_settings()}
+
+configurations that come with the zoo:
 {_wrapped(sorted(path.stem for path in config.CONFIGS.glob("*.yaml")))}
 
 models:
@@ -91,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
             help=meaning,
             usage=f"{top.prog} {name} {'[MODEL] ' * (name == 'train')}[OPTION ...]",
             description=f"{meaning[0].upper()}{meaning[1:]}.",
-            epilog=_EPILOG if name in ("train", "compare") else None,
+            epilog={"train": _EPILOG, "compare": _EPILOG, "predict": _COLUMNS}.get(name),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         _add_options(command, name)
@@ -123,6 +163,8 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
         add("--part", choices=data.PARTS, default="test", help="rows (default: test)")
     if name == "predict":
         add("--output", metavar="FILE", help="default: standard output")
+        best = "items of two towers for each row (default: 10)"
+        add("--k", type=int, default=10, metavar="N", help=best)
     if name in ("train", "compare"):
         add(
             "--config", metavar="FILE", help="YAML file, or a configuration that comes with the zoo"
@@ -161,31 +203,43 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs a command; returns its exit status: 0, 1 after an error, 128 + the signal after one."""
     options = parser().parse_args(arguments)
     tf.logging.set_verbosity(tf.logging.ERROR)
+    run: Optional[config.Config] = None
     try:
-        _run(options)
+        run = _config_of(options)
+        _run(options, run)
     except Interrupted as stopped:
-        print(f"Stopped by {stopped}. Run the command again to go on.", file=sys.stderr)
+        print(f"Stopped by {stopped}. {_what_is_kept(options, run)}", file=sys.stderr)
         return stopped.exit_code
-    except (data.DataUnavailableError, ImportError, OSError, ValueError) as error:
-        print(f"model_zoo {options.command}: {error}", file=sys.stderr)
-        return 1
-    except tf.errors.InvalidArgumentError as error:
-        row = re.search("^ValueError: (.*)", error.message, re.MULTILINE)  # a bad row's
-        if row is None:
+    except BrokenPipeError:  # The reader of the output has closed it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except Exception as error:
+        sentence = sentence_of(error)
+        if sentence is None:
             raise
-        print(f"model_zoo {options.command}: {row[1]}", file=sys.stderr)
+        print(f"model_zoo {options.command}: {sentence}", file=sys.stderr)
         return 1
     return 0
 
 
-def _run(options: argparse.Namespace) -> None:
+def _what_is_kept(options: argparse.Namespace, run: Optional[config.Config]) -> str:
+    if options.command == "compare":
+        return f"Run the command again to go on with the runs that {options.output} does not have."
+    if run is None or run.model_dir is None:
+        return "Nothing is kept of a run without --model_dir; give one to go on after a stop."
+    return "Run the command again to go on."
+
+
+def _config_of(options: argparse.Namespace) -> config.Config:
     settings = settings_of(options)
     if options.command in ("train", "compare"):
-        run = config.load(options.config, settings)
-    elif not options.model_dir:
+        return config.load(options.config, settings)
+    if not options.model_dir:
         raise ValueError("--model_dir must name the folder of a trained model, got none")
-    else:
-        run = config.override(record.config_of(options.model_dir), settings)
+    return config.override(record.config_of(options.model_dir), settings)
+
+
+def _run(options: argparse.Namespace, run: config.Config) -> None:
     if options.command == "train":
         _print_metrics(runner.train(run))
     elif options.command == "evaluate":
@@ -193,9 +247,9 @@ def _run(options: argparse.Namespace) -> None:
     elif options.command == "export":
         print(f"exported to {runner.export(run)}")
     elif options.command == "predict":
-        rows = runner.predict(run, options.part)
+        rows = runner.predict(run, options.part, k=options.k)
         if options.output:
-            with open(options.output, "w", newline="") as file:
+            with open(options.output, "w", newline="", encoding="utf-8") as file:
                 write_csv(rows, file)
         else:
             write_csv(rows, sys.stdout)
@@ -207,11 +261,20 @@ def _run(options: argparse.Namespace) -> None:
         print(compare.table(found))
 
 
-def write_csv(rows: Iterable[Dict[str, Any]], file: TextIO) -> None:
-    """Writes predictions: a header with their names, and a line per row."""
+def write_csv(rows: Iterable[Mapping[str, Any]], file: TextIO) -> None:
+    """Writes predictions: a header with their names, and a line per row.
+
+    A value of several elements has a column for each, <name>_1 and so on.
+    """
     writer: Any = None
     for row in rows:
-        values = {name: " ".join(map(str, value.ravel())) for name, value in row.items()}
+        values: Dict[str, Any] = {}
+        for name, value in row.items():
+            elements = [str(each) for each in np.ravel(value)]
+            if len(elements) == 1:
+                values[name] = elements[0]
+            else:
+                values.update({f"{name}_{i}": each for i, each in enumerate(elements, 1)})
         if writer is None:
             writer = csv.DictWriter(file, list(values), lineterminator="\n")
             writer.writeheader()

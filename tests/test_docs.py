@@ -5,6 +5,7 @@ import doctest
 import importlib
 import pathlib
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -20,8 +21,11 @@ MODULES = sorted(
     for path in ROOT.glob("rec_estimator/**/*.py")
     if path.name != "__main__.py"
 )
-# The words after "python": `continued`, or marks of the test, such as long and keras_2.
-BLOCK = re.compile(r"^```python([\w ]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# The words after "python": `continued`; `commands`, if those of the zoo below the block run too; or
+# marks of the test, such as long and keras_2.
+BLOCK = re.compile(
+    r"^```python([\w ]*)\n(.*?)^```$|^    python -m model_zoo ([^\n]*)$", re.MULTILINE | re.DOTALL
+)
 
 
 def python_blocks(page: pathlib.Path):
@@ -30,14 +34,21 @@ def python_blocks(page: pathlib.Path):
     A block of ```python continued goes on where the block before it ends.
     """
     text = page.read_text()
-    sources, marks = {}, {}
+    sources, marks, runs_commands = {}, {}, False
     for match in BLOCK.finditer(text):
-        line, words = text.count("\n", 0, match.start(2)), match.group(1).split()
-        if "continued" not in words:
-            first = line
-            marks[first] = [getattr(pytest.mark, word) for word in words]
+        words, code, command = (match.group(1) or "").split(), match.group(2), match.group(3)
+        line = text.count("\n", 0, match.start(2 if command is None else 3))
+        if command is not None:
+            if not runs_commands:
+                continue
+            code = (
+                f"from model_zoo import __main__; assert __main__.main({shlex.split(command)}) == 0"
+            )
+        elif "continued" not in words:
+            first, runs_commands = line, "commands" in words
+            marks[first] = [getattr(pytest.mark, word) for word in words if word != "commands"]
         source = sources.get(first, "")
-        sources[first] = source + "\n" * (line - source.count("\n")) + match.group(2)
+        sources[first] = source + "\n" * (line - source.count("\n")) + code
     for line, source in sources.items():
         yield pytest.param(page, source, id=f"{page.name}:{line}", marks=marks[line])
 
@@ -47,6 +58,7 @@ def python_blocks(page: pathlib.Path):
 )
 def test_block_of_a_page_runs_alone_in_an_empty_folder(page, source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # This process is in graph mode already; disabled for good, other tests' threads would lose it.
     monkeypatch.setattr(tf, "disable_eager_execution", lambda: None)
     exec(compile(source, str(page), "exec"), {"__name__": "__main__"})

@@ -12,7 +12,7 @@
 
 import re
 import tempfile
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,12 +20,14 @@ import tensorflow.compat.v1 as tf
 import rec_estimator as rec
 from model_zoo import data as data_sets
 from model_zoo.data import PARTS, DataSet
+from model_zoo.data.retrieval import RetrievalDataSet
 from model_zoo.models import MODELS
 from model_zoo.runner.build import build_estimator, user_columns, view_of
 from model_zoo.runner.config import Config
 from model_zoo.runner.distributed import is_in_cluster, train_task
 from model_zoo.runner.evaluation import evaluate_rows, graph_hooks
-from model_zoo.runner.record import Record, best_checkpoint
+from model_zoo.runner.predictions import Row, rows_of, with_best
+from model_zoo.runner.record import Record, best_checkpoint, check_data, check_model, describe
 from model_zoo.runner.rounds import Rounds, latest_step
 from model_zoo.runner.stop_signals import StopAtSignals
 
@@ -60,16 +62,22 @@ def train(
     """
     with tempfile.TemporaryDirectory() as scratch:
         config = config.replace(model_dir=config.model_dir or scratch)
-        data = _view(config, data)
+        data = _loaded(config, data)
+        check_data(str(config.model_dir), data)
+        view = view_of(config, data)
         record: Optional[Record]
         if is_in_cluster():
-            record = train_task(config, data)
+            record = train_task(config, view)
         else:
-            say(f"{config.model} on {describe(data)}")
+            say(f"{config.model} on {in_words(data)}")
             record = Record(str(config.model_dir), config)
+            record.data = describe(data)
             with StopAtSignals() as stop:
-                Rounds(config, data, record, stop, say).run()
-        return {} if record is None else _tested(config, data, record, say)
+                Rounds(config, view, record, stop, say).run()
+        if record is None:
+            return {}
+        record.data = describe(data)
+        return _tested(config, view, record, say)
 
 
 def _tested(
@@ -77,7 +85,9 @@ def _tested(
 ) -> Dict[str, Any]:
     """Tests and exports the best checkpoint; returns what `train` returns."""
     if data.rows("test") != 0:
-        record.metrics["test"] = _evaluate(config, "test", data)
+        with StopAtSignals() as stop:
+            record.metrics["test"] = _evaluate(config, "test", data, [stop])
+        stop.check(latest_step(str(config.model_dir)))
     best, in_order = record.best, config.train.order == "time"
     if best and best.metrics and not in_order:
         record.metrics["validation"] = dict(best.metrics)
@@ -112,44 +122,61 @@ def evaluate(
       The metrics of the model by name.
 
     Raises:
-      ValueError: The folder has no checkpoint.
+      ValueError: The folder has no checkpoint, or that of another model or of other columns.
     """
-    return _evaluate(config, part, _view(config, data))
+    return _evaluate(config, part, view_of(config, _of_trained(config, data)))
 
 
-def _evaluate(config: Config, part: str, view: DataSet) -> Dict[str, float]:
+def _evaluate(
+    config: Config, part: str, view: DataSet, hooks: Sequence[tf.train.SessionRunHook] = ()
+) -> Dict[str, float]:
     model_dir = _model_dir(config)
     return evaluate_rows(
         build_estimator(config, view, model_dir),
         view.input_fn(part, config.validation.batch_size),
         name=part,
         checkpoint=best_checkpoint(model_dir),
-        hooks=graph_hooks(config),
+        hooks=[*graph_hooks(config), *hooks],
     )
 
 
 def predict(
-    config: Config, part: str = "test", data: Optional[DataSet] = None
-) -> Iterator[Dict[str, np.ndarray]]:
-    """Predicts rows in their order with the best checkpoint of a model.
+    config: Config, part: str = "test", data: Optional[DataSet] = None, k: int = 10
+) -> Iterator[Row]:
+    """Predicts rows with the best checkpoint of a model.
+
+    Rows come as the data have them without a seed. A schema may order them by time.
 
     Args:
       config: The configuration; it has a model_dir.
       part: "train", "validation" or "test".
       data: Its data. None: they are loaded.
+      k: Of two towers, the number of items for each row.
 
     Yields:
-      The predictions of a row by name.
+      "file" and "line", the place of a row; in files without lines "record" or "row" in place of
+      "line", and only "row" of rows of no file. Its user and its item as the data have them, and
+      its labels, by their names. The predictions by name; of two towers, which predict the rows
+      whose first label is 1: "best", the ids of the k best items, and "score" of each.
 
     Raises:
-      ValueError: The folder has no checkpoint.
+      ValueError: The folder has no checkpoint, or that of another model or of other columns; or k
+        is below 1.
     """
-    model_dir = _model_dir(config)
-    view = _view(config, data)
-    input_fn = view.input_fn(part, config.validation.batch_size)
-    yield from build_estimator(config, view, model_dir).predict(
-        input_fn, hooks=graph_hooks(config), checkpoint_path=best_checkpoint(model_dir)
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    data = _of_trained(config, data)
+    model_dir, view, size = _model_dir(config), view_of(config, data), config.validation.batch_size
+    rows = rows_of(data, part, size)
+    predictions = build_estimator(config, view, model_dir).predict(
+        view.input_fn(part, size),
+        hooks=graph_hooks(config),
+        checkpoint_path=best_checkpoint(model_dir),
     )
+    if isinstance(view, RetrievalDataSet):
+        yield from with_best(rows, predictions, data, view, k)
+    else:
+        yield from ({**row, **found} for row, found in zip(rows, predictions))
 
 
 def export(config: Config, folder: Optional[str] = None, data: Optional[DataSet] = None) -> str:
@@ -164,12 +191,13 @@ def export(config: Config, folder: Optional[str] = None, data: Optional[DataSet]
       The folder of the SavedModel.
 
     Raises:
-      ValueError: There is no folder, or the model_dir has no checkpoint.
+      ValueError: There is no folder, or the model_dir has no checkpoint, or that of another model
+        or of other columns.
     """
     folder = folder or config.export.folder
     if not folder:
         raise ValueError("export.folder must name a folder, got none")
-    return _export(config, folder, _view(config, data))
+    return _export(config, folder, view_of(config, _of_trained(config, data)))
 
 
 def _export(config: Config, folder: str, view: DataSet) -> str:
@@ -239,11 +267,20 @@ def table_parts(checkpoint: str) -> Dict[str, List[int]]:
     return rows
 
 
-def _view(config: Config, data: Optional[DataSet]) -> DataSet:
+def _loaded(config: Config, data: Optional[DataSet]) -> DataSet:
     data = data or load_data(config)
     if config.train.with_validation and data.rows("validation") != 0:
         data = data.without_validation()
-    return view_of(config, data)
+    return data
+
+
+def _of_trained(config: Config, data: Optional[DataSet]) -> DataSet:
+    """The data, if the model of the folder is that of the configuration and has their columns."""
+    model_dir = _model_dir(config)
+    check_model(model_dir, config)
+    data = _loaded(config, data)
+    check_data(model_dir, data)
+    return data
 
 
 def _model_dir(config: Config) -> str:
@@ -255,7 +292,7 @@ def _model_dir(config: Config) -> str:
     return config.model_dir
 
 
-def describe(data: DataSet) -> str:
+def in_words(data: DataSet) -> str:
     """Returns a line about a data set: its rows and its owner."""
     counts = [(part, data.rows(part)) for part in PARTS]
     rows = ", ".join(f"{count:,} {part} rows" for part, count in counts if count)

@@ -89,7 +89,7 @@ def compare(
     check_names("variants", variants, VARIANTS)
     check_names("models", models or [], MODELS)
     data = data or commands.load_data(config)
-    say(commands.describe(data))
+    say(commands.in_words(data))
     config = config.replace(train__with_validation=refit or config.train.with_validation)
     found = _opened(output, config, data)
     done = {_key(run) for run in found["runs"]}

@@ -13,13 +13,14 @@ import platform
 import shlex
 import shutil
 import sys
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo.mappings import differences
+from model_zoo.data import PARTS, DataSet
+from model_zoo.mappings import differences, value_at
 from model_zoo.runner.config import Config, from_dict
 
 _FILE = "run.json"
@@ -64,6 +65,7 @@ class Record:
       epoch: The number of finished epochs.
       epoch_begin: The global step at which the running epoch began.
       steps, seconds: Measured training, without starts, checkpoints and validations.
+      data: What `describe` says about the data.
 
     Raises:
       ValueError: The folder has the model of another configuration.
@@ -82,7 +84,7 @@ class Record:
         self.steps: int = found.get("steps", 0)
         self.seconds: float = found.get("seconds", 0.0)
         self.metrics: Dict[str, Dict[str, float]] = found.get("metrics", {})
-        self.commands: List[str] = [*found.get("commands", []), shlex.join(sys.argv)]
+        self.commands: List[str] = [*found.get("commands", []), command()]
         self.data: Dict[str, Any] = found.get("data", {})
         self.status = "running"
 
@@ -155,8 +157,75 @@ class Record:
 def read(model_dir: str) -> Optional[Dict[str, Any]]:
     """Returns what run.json of a folder holds; None if there is none."""
     file = pathlib.Path(model_dir) / _FILE
-    found: Optional[Dict[str, Any]] = json.loads(file.read_text()) if file.exists() else None
+    try:
+        found: Optional[Dict[str, Any]] = json.loads(file.read_text()) if file.exists() else None
+    except ValueError as error:
+        raise ValueError(f"{file} must be JSON, got: {error}; delete it, or train again") from None
     return found
+
+
+def command() -> str:
+    """Returns the command of this process, as it can be run again."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)  # of python -m
+    program = [sys.argv[0]] if spec is None else ["-m", spec.name.replace(".__main__", "")]
+    return shlex.join(["python", *program, *sys.argv[1:]])
+
+
+def describe(data: DataSet) -> Dict[str, Any]:
+    """Returns what run.json has about data: rows by part (None: not counted), labels and columns.
+
+    Settings of columns that have their defaults are left out.
+    """
+    fields = {
+        each.column.name: each for each in getattr(getattr(data, "schema", None), "fields", ())
+    }
+    columns: Dict[str, Dict[str, Any]] = {}
+    for column in data.columns:
+        settings: Dict[str, Any] = dataclasses.asdict(column)
+        for name in ("type", "transform", "buckets"):
+            settings[name] = getattr(fields.get(column.name), name, None)
+        defaults = {"name": column.name, "kind": "id", "max_length": 1}
+        columns[column.name] = {
+            name: value for name, value in settings.items() if value != defaults.get(name)
+        }
+    return {
+        "name": data.name,
+        "rows": {part: data.rows(part) for part in PARTS},
+        "labels": list(data.labels),
+        "columns": columns,
+    }
+
+
+def check_data(model_dir: str, data: DataSet) -> None:
+    """Checks that data have the columns and labels with which the model of a folder was trained.
+
+    Raises:
+      ValueError: They have others.
+    """
+    found = (read(model_dir) or {}).get("data")
+    if not found:  # Nothing was trained yet, or by a program that did not write it.
+        return
+    wanted = json.loads(json.dumps(describe(data), default=_as_number))
+    for name in ("columns", "labels"):
+        path, *_ = [*differences(found[name], wanted[name], name), None]
+        if path or list(found[name]) != list(wanted[name]):
+            before, now = (value_at({name: each[name]}, path or name) for each in (found, wanted))
+            raise ValueError(
+                f"{path or f'the order of {name}'} of {data.name} must be as in the training of "
+                f"{model_dir}, {_shown(before)}, got {_shown(now)}; correct the schema, or train a "
+                "model in another model_dir"
+            )
+
+
+def check_model(model_dir: str, config: Config) -> None:
+    """Checks that a configuration has the model, params and dims of the model of a folder.
+
+    Raises:
+      ValueError: It has others.
+    """
+    found = read(model_dir)
+    if found:
+        _check_same(model_dir, found["config"], config, (*_CHANGEABLE, "data", "train"))
 
 
 def config_of(model_dir: str) -> Config:
@@ -202,14 +271,23 @@ def versions() -> Dict[str, str]:
     }
 
 
+def _shown(value: Any) -> str:
+    return "none" if value is None else ", ".join(value) if isinstance(value, dict) else repr(value)
+
+
 def _as_number(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else list(value)
 
 
-def _check_same(model_dir: str, found: Mapping[str, Any], config: Config) -> None:
+def _check_same(
+    model_dir: str,
+    found: Mapping[str, Any],
+    config: Config,
+    changeable: Tuple[str, ...] = _CHANGEABLE,
+) -> None:
     wanted = json.loads(json.dumps(config.as_dict(), default=_as_number))
     for path in differences(found, wanted):
-        if not path.startswith(_CHANGEABLE) and not _is_of_table(path):
+        if not path.startswith(changeable) and not _is_of_table(path):
             raise ValueError(
                 f"{path} must be as in the run of {model_dir}; choose another model_dir, or the "
                 "same setting"

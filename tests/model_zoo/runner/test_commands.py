@@ -529,6 +529,9 @@ def test_the_command_says_in_one_line_which_row_of_the_data_is_bad(tmp_path, cap
     assert "shop.csv, line 3: column 'click' must be 0 or 1 to be a label, got 'no';" in said
 
 
+SECTIONS = ("data", "train", "validation", "hooks", "export")
+
+
 @pytest.mark.parametrize("name", ["train", "evaluate", "predict", "export", "compare"])
 def test_help_fits_a_terminal_and_names_models_and_settings(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
@@ -539,6 +542,11 @@ def test_help_fits_a_terminal_and_names_models_and_settings(name, capsys, monkey
     assert "--set NAME=VALUE" in said
     if name == "train":
         assert all(model in said for model in MODELS if model != "tiny")
+    if name in ("train", "compare"):
+        defaults = config.Config(tables={"TABLE": config.Table()}).as_dict()
+        names = [f"{section}.{each}" for section in SECTIONS for each in defaults[section]]
+        names += [f"tables.TABLE.{each}" for each in defaults["tables"]["TABLE"]]
+        assert len(names) > 30 and [each for each in names if each not in said] == []
 
 
 @pytest.mark.long
