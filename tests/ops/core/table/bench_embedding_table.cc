@@ -19,7 +19,9 @@
 #include <ctime>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "ops/core/table/embedding_table.h"
@@ -87,53 +89,78 @@ double Rate(size_t keys, const Clock& clock,
   return static_cast<double>(keys) / times[times.size() / 2] * 1e-6;
 }
 
-void FillBank(EmbeddingTable* table) {
+void SetUp(EmbeddingTable* table) {
   std::vector<float> bank(4096 * static_cast<size_t>(table->dim()));
   for (size_t i = 0; i < bank.size(); ++i) bank[i] = 0.001f * (i % 1000);
   table->SetBank(bank.data(), 4096);
+  table->EnsureSlots({{"Adagrad", kDim, 0.1f}});
+}
+
+// Batches of keys of which rank r occurs with probability ~ 1 / r^1.1.
+std::vector<std::vector<int64_t>> ZipfBatches(uint64_t ranks, int n,
+                                              std::mt19937_64* random) {
+  const Zipf zipf(static_cast<double>(ranks), 1.1);
+  std::vector<std::vector<int64_t>> batches(static_cast<size_t>(n));
+  for (auto& batch : batches) {
+    for (size_t i = 0; i < kBatch; ++i) batch.push_back(KeyOf(zipf(random)));
+  }
+  return batches;
+}
+
+double DistinctShare(std::vector<int64_t> keys) {
+  std::sort(keys.begin(), keys.end());
+  const auto end = std::unique(keys.begin(), keys.end());
+  return static_cast<double>(end - keys.begin()) /
+         static_cast<double>(keys.size());
+}
+
+// How a table has grown, batch by batch.
+struct Growth {
+  std::vector<double> rates;  // M keys/s, ascending.
+  std::vector<double> bytes;  // Of a key, beyond its floats.
+};
+
+// Trains keys of ranks 1 to `rows`.
+Growth Grow(uint64_t rows, const RowUpdate& rule, EmbeddingTable* table) {
+  const std::vector<float> grads(kBatch * kDim, 0.01f);
+  std::vector<int64_t> keys(kBatch);
+  Growth growth;
+  for (uint64_t first = 1; first <= rows; first += kBatch) {
+    for (size_t i = 0; i < kBatch; ++i) keys[i] = KeyOf(first + i);
+    const double time = ThreadSeconds([&] {
+      if (!table->Apply({keys.data(), grads.data(), kBatch, nullptr, 0, 1},
+                        rule, SerialFor)) {
+        std::abort();
+      }
+    });
+    growth.rates.push_back(kBatch / time * 1e-6);
+    const double n = static_cast<double>(table->size());
+    growth.bytes.push_back(static_cast<double>(table->memory_bytes()) / n -
+                           table->row_floats() * sizeof(float));
+  }
+  std::sort(growth.rates.begin(), growth.rates.end());
+  return growth;
 }
 
 void Table(double millions, const ParallelFor& parallel) {
   const uint64_t rows = static_cast<uint64_t>(millions * 1e6);
   EmbeddingTable table(kDim);
-  FillBank(&table);
-  table.EnsureSlots({{"Adagrad", kDim, 0.1f}});
+  SetUp(&table);
   const AdagradLike rule(0.05f);
   std::vector<float> grads(kBatch * kDim, 0.01f);
   std::vector<float> out(kBatch * kDim);
 
-  std::vector<int64_t> keys(kBatch);
-  std::vector<double> growth_bytes;
-  std::vector<double> insert_rates;
-  for (uint64_t first = 1; first <= rows; first += kBatch) {
-    for (size_t i = 0; i < kBatch; ++i) keys[i] = KeyOf(first + i);
-    const double time = ThreadSeconds([&] {
-      if (!table.Apply({keys.data(), grads.data(), kBatch, nullptr, 0, 1}, rule,
-                       SerialFor)) {
-        std::abort();
-      }
-    });
-    insert_rates.push_back(kBatch / time * 1e-6);
-    const double n = static_cast<double>(table.size());
-    growth_bytes.push_back(static_cast<double>(table.memory_bytes()) / n -
-                           table.row_floats() * sizeof(float));
-  }
-  std::sort(insert_rates.begin(), insert_rates.end());
+  const Growth growth = Grow(rows, rule, &table);
   const auto widest =
-      std::max_element(growth_bytes.begin(), growth_bytes.end());
-  double mean = 0;
-  for (double bytes : growth_bytes) mean += bytes / growth_bytes.size();
+      std::max_element(growth.bytes.begin(), growth.bytes.end());
+  const double mean =
+      std::accumulate(growth.bytes.begin(), growth.bytes.end(), 0.0) /
+      static_cast<double>(growth.bytes.size());
 
   std::mt19937_64 random(7);
-  const Zipf zipf(static_cast<double>(rows), 1.1);
-  std::vector<std::vector<int64_t>> batches(kBatches + 3);
-  for (auto& batch : batches) {
-    for (size_t i = 0; i < kBatch; ++i) batch.push_back(KeyOf(zipf(&random)));
-  }
-  std::vector<int64_t> sorted = batches[0];
-  std::sort(sorted.begin(), sorted.end());
-  const double unique = static_cast<double>(
-      std::unique(sorted.begin(), sorted.end()) - sorted.begin());
+  std::vector<std::vector<int64_t>> batches =
+      ZipfBatches(rows, kBatches + 3, &random);
+  const double distinct = DistinctShare(batches[0]);
   const auto lookup = [&](const auto& clock, const ParallelFor& threads) {
     return Rate(kBatch, clock, [&](int b) {
       table.Lookup(batches[b].data(), kBatch, UnknownKey::kInitial, out.data(),
@@ -163,18 +190,51 @@ void Table(double millions, const ParallelFor& parallel) {
   const double uniform_apply_one = apply(ThreadSeconds, SerialFor);
   std::printf(
       "%5.1f M rows, %2.0f %% of a batch distinct; M keys/s, in brackets: of "
-      "one "
-      "thread's CPU time\n"
+      "one thread's CPU time\n"
       "  Zipf keys      lookup %6.1f (%5.1f)   apply %6.1f (%5.1f)   lookup of "
       "64 (%5.1f)\n"
       "  uniform keys   lookup %6.1f (%5.1f)   apply %6.1f (%5.1f)\n"
       "  new keys       apply        (%5.1f), slowest batch (%.1f)\n"
       "  bytes per key beyond its floats: mean %.1f, most %.1f, now %.1f\n",
-      millions, 100 * unique / kBatch, lookup_all, lookup_one, apply_all,
-      apply_one, small, uniform_lookup, uniform_lookup_one, uniform_apply,
-      uniform_apply_one, insert_rates[insert_rates.size() / 2], insert_rates[0],
-      mean, *widest, growth_bytes.back());
+      millions, 100 * distinct, lookup_all, lookup_one, apply_all, apply_one,
+      small, uniform_lookup, uniform_lookup_one, uniform_apply,
+      uniform_apply_one, growth.rates[growth.rates.size() / 2], growth.rates[0],
+      mean, *widest, growth.bytes.back());
   std::fflush(stdout);
+}
+
+struct Rule {
+  const char* name;
+  FilterSpec filter;
+  RowRules rows;
+};
+
+RowRules Limited(int64_t max_rows, std::vector<int64_t> frozen_keys = {}) {
+  RowRules rules;
+  rules.max_rows = max_rows;
+  rules.has_padding = true;
+  rules.frozen_keys = std::move(frozen_keys);
+  return rules;
+}
+
+// The rules of tables that get `n` keys, the first of which is none.
+std::vector<Rule> RulesOf(int64_t n) {
+  std::vector<Rule> rules;
+  const auto add = [&](const char* name, const FilterSpec& filter,
+                       const RowRules& rows) {
+    rules.push_back({name, filter, rows});
+  };
+  add("none", {}, {});
+  add("counter 3", {3, 1}, {});
+  add("Bloom 3, .01", BloomFilter(3, 1, n, 0.01), {});
+  add("Bloom 3, .001", BloomFilter(3, 1, n, 0.001), {});
+  add("Bloom 200, .01", BloomFilter(200, 1, n, 0.01), {});
+  add("Bloom 3, 100 n", BloomFilter(3, 1, n * 100, 0.01), {});
+  add("padding, 2 frozen", {}, Limited(0, {5, 77}));
+  add("limit, far", {}, Limited(n * 10));
+  // So near that every batch is counted.
+  add("limit, near", {}, Limited(n / 2));
+  return rules;
 }
 
 // CPU time of Zipf batches with filters and other rules, relative to the time
@@ -182,24 +242,8 @@ void Table(double millions, const ParallelFor& parallel) {
 // batches, in which most occurrences are of keys that own rows.
 void Rules(double millions) {
   const uint64_t rows = static_cast<uint64_t>(millions * 1e6);
-  const int64_t elements = static_cast<int64_t>(rows);
-  struct Rule {
-    const char* name;
-    FilterSpec filter;
-    RowRules rows;
-  };
-  const Rule rules[] = {
-      {"none", {}, {}},
-      {"counter 3", {3, 1}, {}},
-      {"Bloom 3, .01", BloomFilter(3, 1, elements, 0.01), {}},
-      {"Bloom 3, .001", BloomFilter(3, 1, elements, 0.001), {}},
-      {"Bloom 200, .01", BloomFilter(200, 1, elements, 0.01), {}},
-      {"Bloom 3, 100 n", BloomFilter(3, 1, elements * 100, 0.01), {}},
-      {"padding, 2 frozen", {}, {0, true, {5, 77}}},
-      {"limit, far", {}, {elements * 10, true, {}}},
-      // So near that every batch is counted.
-      {"limit, near", {}, {elements / 2, true, {}}}};
-  constexpr size_t kSpecs = sizeof(rules) / sizeof(rules[0]);
+  const std::vector<Rule> rules = RulesOf(static_cast<int64_t>(rows));
+  const size_t n_rules = rules.size();
   constexpr int kFirst = 40;  // Batches before the first measured one.
   const AdagradLike rule(0.05f);
   const std::vector<float> grads(kBatch * kDim, 0.01f);
@@ -207,43 +251,38 @@ void Rules(double millions) {
   for (const Rule& each : rules) {
     tables.push_back(
         std::make_unique<EmbeddingTable>(kDim, 0.0f, each.filter, each.rows));
-    FillBank(tables.back().get());
-    tables.back()->EnsureSlots({{"Adagrad", kDim, 0.1f}});
+    SetUp(tables.back().get());
   }
   std::mt19937_64 random(7);
-  const Zipf zipf(static_cast<double>(rows), 1.1);
-  std::vector<std::vector<int64_t>> batches;
-  std::vector<double> fresh[kSpecs], again[kSpecs];
-  const auto round = [&](int b, std::vector<double>* ratios) {
-    double times[kSpecs];
-    for (size_t i = 0; i < kSpecs; ++i) {
-      const size_t t = (i + static_cast<size_t>(b)) % kSpecs;
+  const std::vector<std::vector<int64_t>> batches =
+      ZipfBatches(rows, kFirst + kBatches, &random);
+  std::vector<std::vector<double>> fresh(n_rules), again(n_rules);
+  const auto round = [&](int b, std::vector<std::vector<double>>* ratios) {
+    std::vector<double> times(n_rules);
+    for (size_t i = 0; i < n_rules; ++i) {
+      const size_t t = (i + static_cast<size_t>(b)) % n_rules;
       times[t] = ThreadSeconds([&] {
         tables[t]->Apply(
             {batches[b].data(), grads.data(), kBatch, nullptr, 0, b}, rule,
             SerialFor);
       });
     }
-    for (size_t t = 0; ratios != nullptr && t < kSpecs; ++t) {
-      ratios[t].push_back(times[t] / times[0]);
+    for (size_t t = 0; ratios != nullptr && t < n_rules; ++t) {
+      (*ratios)[t].push_back(times[t] / times[0]);
     }
   };
   for (int b = 0; b < kFirst + kBatches; ++b) {
-    batches.emplace_back();
-    for (size_t i = 0; i < kBatch; ++i) {
-      batches.back().push_back(KeyOf(zipf(&random)));
-    }
-    round(b, b < kFirst ? nullptr : fresh);
+    round(b, b < kFirst ? nullptr : &fresh);
   }
   for (int b = 0; b < kFirst + kBatches; ++b) {
-    round(b, b < kFirst ? nullptr : again);
+    round(b, b < kFirst ? nullptr : &again);
   }
   const auto median = [](std::vector<double> ratios) {
     std::sort(ratios.begin(), ratios.end());
     return ratios[ratios.size() / 2];
   };
   std::printf("%5.1f M keys, Zipf; time with a rule / without\n", millions);
-  for (size_t t = 0; t < kSpecs; ++t) {
+  for (size_t t = 0; t < n_rules; ++t) {
     std::printf("  %-17s new keys %.2f   again %.2f   rows %8lld   %.0f MB\n",
                 rules[t].name, median(fresh[t]), median(again[t]),
                 static_cast<long long>(tables[t]->size()),
