@@ -247,7 +247,7 @@ def growth(found: Result) -> str:
 def restore_profile(found: Result) -> str:
     """Where the CPU time of a restore goes, by functions that perf has sampled."""
     parts = {
-        "finding places of keys in the index and writing them": (
+        "finding entries for keys in the index and writing them": (
             "HashIndex::Insert",
             "BatchInsert::InsertWritten",
             "BatchInsert::InsertAll",

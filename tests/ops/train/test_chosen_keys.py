@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys that were chosen so that they share the place where a search for them begins.
+"""Keys that were chosen so that they share the position where a search for them begins.
 
-How far each is from that place: tests/ops/core, ChosenKeys.
+How far each is from that position: tests/ops/core, ChosenKeys.
 """
 
 import json
