@@ -123,6 +123,8 @@ def sequence_categorical_column_with_embedding(
     dtype: _DType = tf.string,
     partition_num: Optional[int] = None,
     ev_option: Optional[EmbeddingVariableOption] = None,
+    value_dtype: Optional[tf.DType] = None,
+    slot_dtype: Optional[tf.DType] = None,
 ) -> feature_columns.SequenceCategoricalColumn:
     """Makes a column of sequences of ids that are keys of a table, for sequence layers.
 
@@ -131,6 +133,8 @@ def sequence_categorical_column_with_embedding(
       dtype: As in categorical_column_with_embedding.
       partition_num: As in categorical_column_with_embedding.
       ev_option: As in categorical_column_with_embedding.
+      value_dtype: As in categorical_column_with_embedding.
+      slot_dtype: As in categorical_column_with_embedding.
 
     Returns:
       TensorFlow's sequence column. An embedding_column of it gives [batch, length, dimension].
@@ -145,7 +149,9 @@ def sequence_categorical_column_with_embedding(
       'history_embedding'
     """
     return feature_columns.SequenceCategoricalColumn(
-        categorical_column_with_embedding(key, dtype, partition_num, ev_option)
+        categorical_column_with_embedding(
+            key, dtype, partition_num, ev_option, value_dtype, slot_dtype
+        )
     )
 
 
@@ -156,6 +162,8 @@ def sparse_column_with_embedding(
     steps_to_live: Optional[int] = None,
     init_data_source: None = None,
     ev_option: Optional[EmbeddingVariableOption] = None,
+    value_dtype: Optional[tf.DType] = None,
+    slot_dtype: Optional[tf.DType] = None,
 ) -> EmbeddedCategoricalColumn:
     """Same as categorical_column_with_embedding, under its name in tf.contrib.layers.
 
@@ -166,6 +174,8 @@ def sparse_column_with_embedding(
       steps_to_live: As in get_embedding_variable.
       init_data_source: Must be None.
       ev_option: As in categorical_column_with_embedding.
+      value_dtype: As in categorical_column_with_embedding.
+      slot_dtype: As in categorical_column_with_embedding.
 
     Returns:
       The column.
@@ -180,7 +190,9 @@ def sparse_column_with_embedding(
     """
     if init_data_source is not None:
         raise ValueError(f"init_data_source must be None, got {init_data_source!r}; omit it")
-    column = categorical_column_with_embedding(column_name, dtype, partition_num, ev_option)
+    column = categorical_column_with_embedding(
+        column_name, dtype, partition_num, ev_option, value_dtype, slot_dtype
+    )
     option = with_steps_to_live(column.ev_option, steps_to_live)
     return dataclasses.replace(column, ev_option=option)
 

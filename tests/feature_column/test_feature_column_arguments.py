@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from rec_estimator import feature_column as fc
+from rec_estimator.feature_column.columns import source_of
 from rec_estimator.table.table import graph_tables
 
 INIT = rec.InitializerOption(tf.ones_initializer())
@@ -62,6 +63,21 @@ def test_sparse_column_is_an_alias_under_contribs_names():
     assert page == rec.categorical_column_with_embedding("var", ev_option=option)
     old = fc.sparse_column_with_embedding("var", steps_to_live=5)
     assert old.ev_option.evict == rec.GlobalStepEvict(5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        fc.categorical_column_with_embedding,
+        fc.sparse_column_with_embedding,
+        fc.sequence_categorical_column_with_embedding,
+    ],
+)
+def test_every_column_takes_the_types_of_vectors_and_slots(make):
+    source = source_of(make("f", tf.int64, value_dtype=tf.float16, slot_dtype=tf.bfloat16))
+    assert (source.value_dtype, source.slot_dtype) == (tf.float16, tf.bfloat16)
+    with pytest.raises(ValueError, match="value_dtype must be float32, bfloat16 or float16"):
+        make("f", value_dtype=tf.int8)
 
 
 VOCABULARY = {
