@@ -10,6 +10,7 @@ the time as their version.
 import re
 from typing import Optional
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
@@ -17,6 +18,12 @@ from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.options import TimeEvict
 from rec_estimator.table.optional_variable import OptionalVariable
+
+# The scope of the variables with the times of rules.
+TIME_SCOPE = "rec_estimator_time/"
+
+# An int64 and a float that AdvanceTime refuses.
+_TOO_LATE = 2.0**62
 
 
 def find_table_time(rule: TimeEvict) -> Optional[tf.Variable]:
@@ -42,7 +49,11 @@ def table_time(rule: TimeEvict) -> tf.Variable:
 
 def present_time(rule: TimeEvict) -> tf.Tensor:
     """Returns the time of a rule, int64 []; -1: unknown."""
-    time = table_time(rule).read_value()
+    return time_or_unknown(table_time(rule).read_value())
+
+
+def time_or_unknown(time: tf.Tensor) -> tf.Tensor:
+    """Returns a time as a version, int64 []: -1 in place of 0, which no step has advanced."""
     return tf.where(time > 0, time, -tf.ones_like(time))
 
 
@@ -64,7 +75,7 @@ def time_of_step(rule: TimeEvict, table_name: str) -> tf.Tensor:
     if place not in times:
         time = table_time(rule)
         name = rule.timestamp
-        reading = None if name is None else _median(_timestamps(name, table_name))
+        reading = None if name is None else _median(_timestamps(name, table_name), name)
         with graphs.colocate_with(time.handle, ignore_existing=True):
             times[place] = _ops.gen.rec_estimator_advance_time(
                 time.handle,
@@ -82,7 +93,7 @@ def wall_clock() -> tf.Tensor:
 
 def _variable_name(rule: TimeEvict) -> str:
     source = "clock" if rule.timestamp is None else re.sub("[^A-Za-z0-9_.-]", "_", rule.timestamp)
-    return f"rec_estimator_time/{source}_{rule.seconds}"
+    return f"{TIME_SCOPE}{source}_{rule.seconds}"
 
 
 def _timestamps(name: str, table_name: str) -> tf.Tensor:
@@ -106,8 +117,22 @@ def _timestamps(name: str, table_name: str) -> tf.Tensor:
     return found
 
 
-def _median(timestamps: tf.Tensor) -> tf.Tensor:
+def _median(timestamps: tf.Tensor, name: str) -> tf.Tensor:
     """Returns the median, int64 []: no wrong timestamp moves it far. 0 if there is none."""
-    flat = tf.reshape(tf.cast(timestamps, tf.int64), [-1])
+    if not timestamps.dtype.is_floating:
+        return _upper_median(tf.cast(timestamps, tf.int64))
+    times = tf.cast(timestamps, tf.float64)
+    # A NaN has no place in an order, so it becomes the least timestamp.
+    median = _upper_median(tf.where(tf.math.is_nan(times), -np.inf * tf.ones_like(times), times))
+    message = (
+        f"timestamp {name!r} must be finite in more than half of a batch, got NaN or an infinity; "
+        "give examples without a time the timestamp 0"
+    )
+    median = tf.debugging.check_numerics(median, message)
+    return tf.cast(tf.clip_by_value(median, -_TOO_LATE, _TOO_LATE), tf.int64)
+
+
+def _upper_median(numbers: tf.Tensor) -> tf.Tensor:
+    flat = tf.reshape(numbers, [-1])
     middle = tf.size(flat) // 2
     return tf.reduce_sum(tf.sort(flat, direction="DESCENDING")[middle : middle + 1])

@@ -344,6 +344,24 @@ def test_a_timestamp_that_is_no_number_is_refused():
         Training(table, time=text)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_a_timestamp_that_is_not_finite_counts_as_a_wrong_one(bad, dtype):
+    time = tf.placeholder(dtype, [None], name="time")
+    table = make_table(rec.TimeEvict(1000, "time"))
+    versions = table.export().versions
+    with Training(table, time=time) as training:
+        training.step([1], [NOW, bad, NOW, NOW, bad])
+        assert abs(training.run(versions) - NOW) <= 128, "float32 has every 128th second"
+        for times in ([bad], [NOW, bad, bad]):
+            message = "timestamp 'time' must be finite in more than half of a batch, got NaN"
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+                training.step([1], times)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"in \[0, 1.*\), got 46116860"):
+            training.step([1], [1e30])
+        assert abs(training.run(versions) - NOW) <= 128
+
+
 def test_decay_by_steps_is_refused_with_versions_in_seconds(clock):
     table = make_table(rec.TimeEvict(4), regularizer=rec.LazyDecay(0.1))
     with pytest.raises(ValueError, match="must not be .* with an eviction_threshold or TimeEvict"):
