@@ -3,6 +3,7 @@
 
 # The greatest integer that check_int accepts by default.
 MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
 
 
 def check_int(name: str, value: object, least: int, most: int = MAX_INT32) -> None:

@@ -9,8 +9,10 @@ Strings are hashed to keys as EmbeddingFeature does. Source of the text format: 
 ``-binary 0`` (Mikolov et al., 2013); GloVe and fastText write it, too, without and with its header.
 """
 
+import itertools
 import os
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Tuple
+import re
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -18,6 +20,9 @@ import tensorflow.compat.v1 as tf
 from rec_estimator.inputs.parquet_columns import open_parquet
 
 _REMEDY = "docs/exporting_embeddings.md describes the formats"
+
+# word2vec's first line: the number of vectors and their length.
+_HEADER = re.compile(rb"(\d+)\s+(\d+)")
 
 
 class Vectors(NamedTuple):
@@ -42,7 +47,8 @@ def read_vectors(path: str, integer_keys: bool = False) -> Vectors:
 
     Raises:
       OSError: A file cannot be read.
-      ValueError: A file is not of its format, a key is given twice, or a value is not finite.
+      ValueError: A file is not of its format or has no vectors, a key is given twice, or a value is
+        not finite in float32.
       ModuleNotFoundError: pyarrow, which Parquet needs, is not installed.
 
     Example:
@@ -54,13 +60,17 @@ def read_vectors(path: str, integer_keys: bool = False) -> Vectors:
     ending = os.path.splitext(path)[1].lower()
     if ending not in _READERS:
         raise ValueError(f"path must end in {', '.join(_READERS)}, got {path!r}; {_REMEDY}")
-    names, rows = _READERS[ending](path)
+    with np.errstate(over="ignore"):  # _check names what is beyond float32.
+        names, rows = _READERS[ending](path)
+        rows = rows.astype(np.float32, copy=False)
     if rows.ndim != 2 or names.shape != rows.shape[:1]:
         raise ValueError(
             f"{path} must have one vector for each key, all of one length, got keys of shape "
             f"{names.shape} and vectors of shape {rows.shape}; {_REMEDY}"
         )
-    vectors = Vectors(_keys_of(path, names, integer_keys), rows.astype(np.float32))
+    if not len(names):
+        raise ValueError(f"{path} must have at least one vector, got none; {_REMEDY}")
+    vectors = Vectors(_keys_of(path, names, integer_keys), rows)
     _check(path, vectors, names)
     return vectors
 
@@ -92,8 +102,9 @@ def _check(path: str, vectors: Vectors, names: np.ndarray) -> None:
     broken = np.flatnonzero(~np.isfinite(vectors.rows).all(axis=1))
     if len(broken):
         raise ValueError(
-            f"{path} must have finite vectors, got {vectors.rows[broken[0]].tolist()} for "
-            f"{names[broken[0]]!r}; mend or leave out the vector"
+            f"{path} must have vectors that are finite in float32, got "
+            f"{vectors.rows[broken[0]].tolist()} for {names[broken[0]]!r}; mend or leave out the "
+            "vector"
         )
 
 
@@ -157,12 +168,15 @@ def _stacked(path: str, lists: Any) -> np.ndarray:
     lengths = sorted({len(vector) for vector in lists})
     if len(lengths) > 1:
         raise ValueError(f"{path} must have vectors of one length, got {lengths[0]}, {lengths[-1]}")
-    return np.stack(lists).astype(np.float32) if lists else np.zeros([0, 0], np.float32)
+    return np.stack(lists) if lists else np.zeros([0, 0], np.float32)
 
 
 def _read_text(path: str) -> Tuple[np.ndarray, np.ndarray]:
-    words, rows, dim = [], [], 0
-    for number, line in _lines(path):
+    lines = _lines(path)
+    first = list(itertools.islice(lines, 2))
+    count, dim = _header_of([line for _, line in first])
+    words, rows = [], []
+    for number, line in itertools.chain(first if count is None else first[1:], lines):
         # A word may contain spaces; a vector has as many numbers as the first one.
         parts = line.rsplit(b" ", dim) if dim else line.split(b" ")
         dim = dim or len(parts) - 1
@@ -176,17 +190,39 @@ def _read_text(path: str) -> Tuple[np.ndarray, np.ndarray]:
                 f"{line[:60].decode(errors='replace')!r}; {_REMEDY}"
             )
         words.append(parts[0])
+    if count not in (None, len(words)):
+        raise ValueError(
+            f"{path} must have {count} vectors, as its first line says, got {len(words)}; get the "
+            "whole file, or correct that line"
+        )
     return np.array(words, object), _stacked(path, rows)
 
 
 def _lines(path: str) -> Iterator[Tuple[int, bytes]]:
-    """Yields the numbers and texts of the lines, without the header."""
+    """Yields the numbers and texts of the lines that are not empty."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             line = line.strip(b" \r\n")
-            is_header = number == 1 and len(line.split()) == 2 and line.replace(b" ", b"").isdigit()
-            if line and not is_header:
+            if line:
                 yield number, line
+
+
+def _header_of(lines: List[bytes]) -> Tuple[Optional[int], int]:
+    """Reads the header of a text file.
+
+    Args:
+      lines: The first two lines, or fewer.
+
+    Returns:
+      The number of vectors and their length. (None, 0): the first line is a vector. That of one
+      number looks like a header, unless a vector of one number follows that the header denies.
+    """
+    found = _HEADER.fullmatch(lines[0]) if lines else None
+    if found is None:
+        return None, 0
+    count, dim = map(int, found.groups())
+    is_vector = dim != 1 and len(lines) == 2 and len(lines[1].split()) == 2
+    return (None, 0) if is_vector else (count, dim)
 
 
 _READERS: Dict[str, Callable[[str], Tuple[np.ndarray, np.ndarray]]] = {

@@ -22,6 +22,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from rec_estimator._argument_checks import MAX_INT64, check_int
 from rec_estimator.checkpoint.format.stored_tables import parent_of, values_of
 from rec_estimator.inputs.parquet_columns import import_parquet
 from rec_estimator.inputs.vector_files import hash_strings, keys_path
@@ -64,7 +65,7 @@ def read_rows(
       most_frequent: How many rows to return, those with the greatest counts. None: all.
 
     Raises:
-      ValueError: There is no such table, or the checkpoint is a delta.
+      ValueError: There is no such table, the checkpoint is a delta, or most_frequent is below 1.
       OSError, tf.errors.OpError: The checkpoint cannot be read.
 
     Example:
@@ -75,6 +76,8 @@ def read_rows(
       >>> read_rows(prefix, "user").rows.shape
       (0, 4)
     """
+    if most_frequent is not None:
+        check_int("most_frequent", most_frequent, 1, MAX_INT64)
     bundle, (stored,) = stored_tables(checkpoint, table)
     if parent_of(bundle, stored) is not None:
         raise ValueError(

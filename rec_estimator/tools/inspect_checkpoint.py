@@ -42,6 +42,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from rec_estimator._argument_checks import check_int
 from rec_estimator.checkpoint import deltas
 from rec_estimator.checkpoint.format.bundle import Bundle, format_bytes
 from rec_estimator.checkpoint.format.stored_tables import (
@@ -199,8 +200,7 @@ def _printable(text: str) -> str:
 
 def _run(options: argparse.Namespace) -> List[str]:
     """Writes the files and returns the lines to print, so that a failure prints nothing."""
-    if options.top < 1:
-        raise ValueError(f"--top must be >= 1, got {options.top}")
+    check_int("--top", options.top, 1)
     bundle = Bundle(_prefix_of(options.checkpoint))
     bundle.check_files()
     tables = find_tables(bundle)

@@ -32,6 +32,7 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from rec_estimator._argument_checks import MAX_INT64, check_int
 from rec_estimator.checkpoint.format.bundle import format_bytes
 from rec_estimator.checkpoint.format.stored_tables import rows_of
 from rec_estimator.tools.key_counts import (
@@ -167,10 +168,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 def _lines(options: argparse.Namespace) -> Iterator[str]:
     if not 0 <= options.cover <= 1:
         raise ValueError(f"--cover must be in [0, 1], got {options.cover}")
-    if options.dim < 1 or options.slots < 0:
-        raise ValueError(
-            f"--dim must be >= 1 and --slots >= 0, got {options.dim} and {options.slots}"
-        )
+    check_int("--dim", options.dim, 1)
+    check_int("--slots", options.slots, 0)
+    if options.occurrences is not None:
+        check_int("--occurrences", options.occurrences, 1, MAX_INT64)
     if os.path.isdir(options.data) or os.path.exists(options.data + ".index"):
         if options.occurrences is not None:
             raise ValueError(

@@ -58,12 +58,33 @@ def test_words_of_text_are_hashed_or_are_decimal_numbers(header, tmp_path):
     assert read_vectors(path, integer_keys=True).keys.tolist() == [7, -8]
 
 
+@pytest.mark.parametrize(
+    "text, rows",
+    [
+        ("5 100\n7 200\n", {5: [100], 7: [200]}),
+        ("2 1\n5 100\n7 200\n", {5: [100], 7: [200]}),
+        ("2  2\n5 1 2\n7 3 4\n", {5: [1, 2], 7: [3, 4]}),
+        ("5 1 2\n7 3 4\n", {5: [1, 2], 7: [3, 4]}),
+    ],
+)
+def test_a_first_line_of_two_integers_is_a_header_if_it_fits_the_rows(text, rows, tmp_path):
+    found = read_vectors(write_text(tmp_path, text), integer_keys=True)
+    assert dict(zip(found.keys.tolist(), found.rows.tolist())) == rows
+
+
 BAD_TEXT = {
     "line 2 of .* must be a word and 2 numbers, got 'b 3'": "a 1 2\nb 3\n",
     "line 1 of .* must be a word and 1 numbers": "alone\n",
     "line 2 of .* must be a word": "a 1 2\nb x y\n",
     "must have each key once, got the same key for b'a' and b'a'": "a 1 2\nb 1 2\na 3 4\n",
-    r"must have finite vectors, got \[nan, 2.0\] for b'b'": "a 1 2\nb nan 2\n",
+    r"must have vectors that are finite in float32, got \[nan, 2.0\] for b'b'": "a 1 2\nb nan 2\n",
+    r"finite in float32, got \[inf, 2.0\] for b'b'": "a 1 2\nb 1e39 2\n",
+    "must have at least one vector, got none": "",
+    "must have at least one vector": "0 300\n",
+    "must have 3 vectors, as its first line says, got 2; get the whole": "3 2\na 1 2\nb 3 4\n",
+    "must have 1 vectors, as its first line says, got 2": "1 2\na 1 2\nb 3 4\n",
+    "must have 5 vectors, as its first line says, got 0": "5 300\n",
+    "line 2 of .* must be a word and 3 numbers, got 'a 1 2'": "2 3\na 1 2\nb 3 4\n",
 }
 
 
@@ -92,5 +113,8 @@ def test_other_files_are_refused_by_name(tmp_path):
         read_vectors(write_npy(tmp_path, WORDS), integer_keys=True)
     with pytest.raises(ValueError, match="must be int64, got 18446744073709551615"):
         read_vectors(write_npy(tmp_path, np.array([1, 2**64 - 1], np.uint64)))
+    for array in (np.zeros([0, 2]), np.full([2, 2], 1e39)):
+        with pytest.raises(ValueError, match="at least one vector|finite in float32, got .inf"):
+            read_vectors(write_npy(tmp_path, [1, 2][: len(array)], rows=array))
     with pytest.raises(FileNotFoundError, match=r"missing.keys.npy"):
         read_vectors(str(tmp_path / "missing.npy"))

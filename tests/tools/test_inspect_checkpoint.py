@@ -384,7 +384,7 @@ def test_empty_table_is_shown(tmp_path, write_checkpoint, table_tensors, capsys)
         (["."], "a folder; no file 'checkpoint' in it names one"),
         (["model.ckpt-100.index"], "one of its files; pass model.ckpt-100"),
         (["model.ckpt-100", "--table", "user"], r"one of ['item', 'scope/user'], got 'user'"),
-        (["model.ckpt-100", "--top", "0"], "--top must be >= 1, got 0"),
+        (["model.ckpt-100", "--top", "0"], "--top must be an integer in [1, 2147483647], got 0"),
         (["model.ckpt-100", "--csv", "no/a.csv"], "No such file or directory: 'no/a.csv'"),
         (["model.ckpt-100", "--png", "no/a.png"], "No such file or directory: 'no/a.png'"),
         (["model.ckpt-100", "--csv", "./model.ckpt-100.index"], "must not be files of the"),
