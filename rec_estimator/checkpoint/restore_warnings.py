@@ -72,7 +72,7 @@ def _dropped_filter(index: Index, parts: List[str], table: LogicalTable) -> Iter
 
 
 def _other_unit(index: Index, part: str, table: LogicalTable) -> Iterator[str]:
-    stored, present = _stored_unit(index, part), table.version_unit
+    stored, present = stored_unit(index, part), table.version_unit
     if stored and present and stored != present:
         yield (
             f"its versions are {stored}s there and {present}s here, and are not kept. The age of "
@@ -80,8 +80,16 @@ def _other_unit(index: Index, part: str, table: LogicalTable) -> Iterator[str]:
         )
 
 
-def _stored_unit(index: Index, part: str) -> Optional[str]:
-    """What the versions count, as TableRestore reads it; None: what those of the table count."""
+def stored_unit(index: Index, part: str) -> Optional[str]:
+    """What the versions of a shard count, as TableRestore reads it.
+
+    Args:
+      index: The index of the checkpoint.
+      part: The name of the shard.
+
+    Returns:
+      STEPS or SECONDS. None: what those of the table count that restores them.
+    """
     name = f"{part}-version_unit"
     if name in index.names:
         return index.read_string(name)

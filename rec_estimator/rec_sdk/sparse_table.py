@@ -28,6 +28,7 @@ from rec_estimator.table.eviction import Eviction, build_eviction
 from rec_estimator.table.interfaces import SECONDS, STEPS
 from rec_estimator.table.optional_variable import OptionalVariable
 from rec_estimator.table.table import NEVER_TRAINED, EmbeddingTable
+from rec_estimator.table.table_time import time_or_unknown
 
 # The key that fills up rows of ids. It never owns a row.
 PADDING_KEY = -1
@@ -275,11 +276,13 @@ class SparseTable(EmbeddingTable):
     def version_of_write(self) -> tf.Tensor:
         """int64 []. The greatest timestamp so far if the table evicts, else the global step.
 
-        -1 until a lookup has set the thresholds.
+        -1 until a lookup has set the thresholds, and before the first timestamp.
         """
         if self.thresholds is None:
             return tf.constant(NEVER_TRAINED, tf.int64)
-        return table_timestamp().read_value() if self.evicts else super().version_of_write()
+        if not self.evicts:
+            return super().version_of_write()
+        return time_or_unknown(table_timestamp().read_value())
 
     def evict(self) -> tf.Tensor:
         """Evicts the keys that were not trained for ``eviction_threshold`` seconds.

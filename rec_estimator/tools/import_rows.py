@@ -10,8 +10,10 @@ prints
 
 A model takes the table over with ``rec.init_from_checkpoint(prefix, {"word": "word"})`` or
 ``warm_start_from=``. With ``--checkpoint``, the rows go into a copy of a checkpoint that has the
-table: rows of the same keys are replaced and lose their slots, all else is kept bit for bit.
-``inputs/vector_files.py`` reads the files. The rows must fit into memory.
+table: rows of the same keys are replaced and lose their slots, all else is kept bit for bit. Their
+version is the one that ``table.assign`` would give them after a restore: the global step or, if the
+table's versions are times, the time. ``inputs/vector_files.py`` reads the files. The rows must fit
+into memory.
 """
 
 import argparse
@@ -24,15 +26,26 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework.versions_pb2 import VersionDef
 
 from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle, format_bytes
-from rec_estimator.checkpoint.format.stored_tables import StoredTable, find_tables, parent_of
+from rec_estimator.checkpoint.format.stored_tables import (
+    FILTERED,
+    SUFFIXES,
+    TIMESTAMP_VARIABLE,
+    StoredTable,
+    find_tables,
+    parent_of,
+)
+from rec_estimator.checkpoint.restore_warnings import stored_unit
+from rec_estimator.embedding_variable import check_op_name
 from rec_estimator.inputs.vector_files import Vectors, read_vectors
+from rec_estimator.table.interfaces import NO_GLOBAL_STEP, SECONDS, STEPS
 from rec_estimator.table.shard import KEY_CLASSES
+from rec_estimator.table.table_time import TIME_SCOPE
+from rec_estimator.tools.shrink_ckpt_with_filtered_features import check_output
 
 DESCRIPTION = "Makes a checkpoint of a table from .npy, Parquet or word2vec text."
 
-# What a shard or slot has for each key that owns a row, and for each key without one.
+# What a shard or slot has for each key that owns a row; FILTERED has it for each key without one.
 _PER_ROW = ("-keys", "-values", "-freqs", "-versions")
-_PER_FILTERED = ("-keys_filtered", "-freqs_filtered", "-versions_filtered")
 
 # The version of TensorFlow's checkpoint format.
 _FORMAT = 1
@@ -52,8 +65,8 @@ def import_rows(
 
     Raises:
       FileExistsError: The output exists.
-      ValueError: The checkpoint has no such table, or one of another dimension or type of keys, or
-        is a delta.
+      ValueError: The name is none of a table, or there are no rows. The checkpoint has no such
+        table, or one of another dimension or type of keys or values, or is a delta.
       OSError, tf.errors.OpError: The checkpoint cannot be read.
 
     Example:
@@ -61,10 +74,12 @@ def import_rows(
       >>> tf.train.load_checkpoint("./model.ckpt").get_tensor("user-values").tolist()
       [[0.5, 1.0]]
     """
-    if os.path.lexists(f"{output}.index"):
-        raise FileExistsError(f"output must not exist, got {output!r}; remove it or pass another")
+    check_output("output", output)
+    if not len(vectors.keys):
+        raise ValueError("vectors must have at least one key, got none; there is nothing to import")
     source = None if checkpoint is None else Bundle(checkpoint)
     if source is None:
+        check_op_name("table", table)
         tensors = _in_order(table, {"-keys": vectors.keys, "-values": vectors.rows})
     else:
         source.check_files()
@@ -116,15 +131,17 @@ def _find_table(source: Bundle, name: str, vectors: Vectors) -> StoredTable:
             "which begins and ends with a full one"
         )
     _, dim = vectors.rows.shape
+    if source.tensors[f"{table.shards[0]}-values"].dtype == tf.uint8:
+        raise ValueError(
+            f"table {name!r} has rows of 8 bits in {source.prefix}, as an export has them; import "
+            "into the training checkpoint, and export again"
+        )
     if table.dim != dim:
         raise ValueError(
             f"vectors must be of length {table.dim}, the dimension of table {name!r}, got {dim}"
         )
     limits = np.iinfo(table.key_dtype.as_numpy_dtype)
-    if (
-        len(vectors.keys)
-        and not limits.min <= vectors.keys.min() <= vectors.keys.max() <= limits.max
-    ):
+    if not limits.min <= vectors.keys.min() <= vectors.keys.max() <= limits.max:
         raise ValueError(f"keys must be {table.key_dtype.name}, as those of table {name!r} are")
     return table
 
@@ -134,24 +151,85 @@ def _replaced_tensors(
 ) -> Dict[str, np.ndarray]:
     """The tensors of a table with the rows in them, by name."""
     reader = tf.train.load_checkpoint(source.prefix)
-    step = source.read_integer("global_step")
+    version = _version_of_import(source, table, reader)
     tensors: Dict[str, np.ndarray] = {}
     for part, shard in enumerate(table.shards):
         is_here = _class_of(vectors.keys) % len(table.shards) == part
         rows = Vectors(vectors.keys[is_here], vectors.rows[is_here])
         slots = [names[part] for names in table.slots.values() if part < len(names)]
         for name in (shard, *slots):
+            _check_known(source, name)
             found = {
                 suffix: reader.get_tensor(name + suffix)
-                for suffix in (*_PER_ROW, *_PER_FILTERED)
-                if name + suffix in source.tensors
+                for suffix in (*_PER_ROW, *FILTERED)
+                if _has_elements(source, name, suffix)
             }
             kept = _without(found, _PER_ROW, rows.keys)
-            kept.update(_without(found, _PER_FILTERED, rows.keys))
+            kept.update(_without(found, FILTERED, rows.keys))
             if name == shard:
-                _add(kept, rows, found, -1 if step is None else step)
+                _check_range(table.name, rows, found["-values"].dtype)
+                _add(kept, rows, found, version)
             tensors.update(_in_order(name, kept))
     return tensors
+
+
+def _version_of_import(
+    source: Bundle, table: StoredTable, reader: tf.train.NewCheckpointReader
+) -> int:
+    """The version of imported rows; -1: unknown, so that their age counts from the first eviction.
+
+    If the versions are times, it is the latest time in the checkpoint, which may be that of another
+    rule. An eviction takes a time that is ahead of its own for its own.
+    """
+    unit = stored_unit(source, table.shards[0])
+    if unit == STEPS:
+        step = source.read_integer("global_step")
+        return NO_GLOBAL_STEP if step is None else step
+    if unit != SECONDS:
+        return NO_GLOBAL_STEP
+    scopes = TIME_SCOPE, TIMESTAMP_VARIABLE
+    times = [source.read_integer(name) or 0 for name in source.names if name.startswith(scopes)]
+    versions = [
+        reader.get_tensor(f"{shard}-versions").max(initial=0)
+        for shard in table.shards
+        if f"{shard}-versions" in source.tensors
+    ]
+    return int(max([*times, *versions])) or NO_GLOBAL_STEP
+
+
+def _check_known(source: Bundle, name: str) -> None:
+    """Refuses a tensor of a shard or slot that has an unknown element for each row."""
+    rows = source.tensors[f"{name}-keys"].shape
+    for tensor in source.tensors.values():
+        prefix, _, suffix = tensor.name.rpartition("-")
+        if prefix == name and f"-{suffix}" not in SUFFIXES and rows == tensor.shape[:1] != (0,):
+            raise ValueError(
+                f"tensor {tensor.name!r} of {source.prefix} is unknown, and may belong to the rows "
+                f"of {name!r}; import with the release that wrote the checkpoint"
+            )
+
+
+def _has_elements(source: Bundle, name: str, suffix: str) -> bool:
+    """Whether a shard or slot has a tensor with an element for each key.
+
+    DeepRec leaves frequencies and versions that it did not record empty.
+    """
+    keys = source.tensors.get(f"{name}-keys_filtered" if suffix in FILTERED else f"{name}-keys")
+    tensor = source.tensors.get(name + suffix)
+    return tensor is not None and keys is not None and tensor.shape[:1] == keys.shape
+
+
+def _check_range(table: str, rows: Vectors, dtype: np.dtype) -> None:
+    """Refuses rows with a number that the type of a table cannot hold."""
+    with np.errstate(over="ignore"):
+        is_lost = ~np.isfinite(rows.rows.astype(dtype).astype(np.float32))
+    if is_lost.any():
+        row, place = np.argwhere(is_lost)[0]
+        raise ValueError(
+            f"vectors must be finite in {dtype}, as table {table!r} stores them, got "
+            f"{rows.rows[row, place]:g} of key {rows.keys[row]}; choose "
+            f"{'bfloat16 or ' if dtype == np.float16 else ''}float32 for larger numbers"
+        )
 
 
 def _without(
@@ -188,7 +266,7 @@ def _in_order(name: str, tensors: Dict[str, np.ndarray]) -> Dict[str, np.ndarray
     ordered = {}
     for suffixes, bounds in (
         (_PER_ROW, "-partition_offset"),
-        (_PER_FILTERED, "-partition_filter_offset"),
+        (FILTERED, "-partition_filter_offset"),
     ):
         if suffixes[0] not in tensors:
             continue

@@ -95,7 +95,10 @@ def shrink(
     """
     source = Bundle(input_checkpoint)
     source.check_files()
-    _check_output(source.prefix, os.fspath(output_checkpoint))
+    output = os.fspath(output_checkpoint)
+    if _real(source.prefix) == _real(output):
+        raise ValueError(f"output_checkpoint must differ from input_checkpoint, got {output} twice")
+    check_output("output_checkpoint", output)
     tables = find_tables(source)
     for table in tables.values():
         parent = parent_of(source, table)
@@ -159,10 +162,17 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     return 0
 
 
-def _check_output(source: str, output: str) -> None:
-    rule = "output_checkpoint must be a prefix of files that do not exist"
-    if _real(source) == _real(output):
-        raise ValueError(f"output_checkpoint must differ from input_checkpoint, got {output} twice")
+def check_output(name: str, output: str) -> None:
+    """Checks the prefix of a checkpoint that a tool writes.
+
+    Args:
+      name: The name of the argument.
+      output: The prefix.
+
+    Raises:
+      ValueError, IsADirectoryError, FileExistsError: It is empty or a folder, or has an index.
+    """
+    rule = f"{name} must be a prefix of files that do not exist"
     if not output:
         raise ValueError(f"{rule}, got {output!r}; pass model.ckpt for the working folder")
     if os.path.isdir(output) or not os.path.basename(output):
