@@ -56,7 +56,21 @@ def test_bad_file_leaves_every_shard_as_it_was(shards, vectors):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"must be \[n, dim\] = \[40,2\]"):
             session.run(tf.global_variables_initializer())
         np.save(vectors, np.full_like(ROWS, np.nan))
-        with pytest.raises(tf.errors.InvalidArgumentError, match="must have finite vectors"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must have vectors that are"):
+            session.run(tf.global_variables_initializer())
+        assert session.run(table.size()) == 40
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_numbers_that_the_type_of_the_table_lacks_leave_every_shard_as_it_was(shards, vectors):
+    table = make_table(vectors, shards, value_dtype=tf.float16)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        rows = ROWS.copy()
+        rows[7, 1] = 7e4
+        np.save(vectors, rows)
+        message = f"finite in float16, got 70000 in row 7 of key {KEYS[7]}; choose bfloat16 or"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             session.run(tf.global_variables_initializer())
         assert session.run(table.size()) == 40
 

@@ -57,6 +57,9 @@ Status RestoreCheck::Run(const std::vector<Link>& chain, bool all_keys) {
   std::vector<float> bank;
   TF_RETURN_IF_ERROR(
       ReadBank(chain, request_.name, resource_.table().dim(), &bank));
+  const auto elements = static_cast<int64_t>(bank.size());
+  TF_RETURN_IF_ERROR(CheckInitialVectors(resource_, bank.data(),
+                                         elements / resource_.table().dim()));
   const bool reads_keys = all_keys || request_.rules.key_dtype == DT_INT32;
   TF_RETURN_IF_ERROR(ForEachShard(
       chain,
@@ -92,12 +95,29 @@ Status RestoreCheck::CheckShard(CheckpointFile* file, const StoredShard& shard,
   }
   TF_RETURN_IF_ERROR(
       SketchRestore(resource_, nullptr).Check(file, shard, &loss_));
+  TF_RETURN_IF_ERROR(CheckValues(file, shard));
   if (!reads_keys) return Status();
   const VisitKey nothing = [](int64_t, int64_t) {};
   TF_RETURN_IF_ERROR(ForEachKey(file, shard, kKeys, kFreqs, nothing));
   TF_RETURN_IF_ERROR(
       ForEachKey(file, shard, kKeysFiltered, kFreqsFiltered, nothing));
   return ForEachKey(file, shard, kKeysErased, "", nothing);
+}
+
+Status RestoreCheck::CheckValues(CheckpointFile* file,
+                                 const StoredShard& shard) {
+  const EmbeddingTable& table = resource_.table();
+  StoredRowReader reader(file, request_.rules, shard);
+  TF_RETURN_IF_ERROR(reader.OpenKeys(shard.name + kKeys, ""));
+  TF_RETURN_IF_ERROR(
+      reader.OpenValues(shard.name, table.dim(), "dim of the table"));
+  if (!reader.CheckRange(table.rules().value.type)) return Status();
+  reader.Start();
+  RowBatch batch;
+  do {
+    TF_RETURN_IF_ERROR(reader.Next(&batch));
+  } while (batch.n > 0);
+  return Status();
 }
 
 Status RestoreCheck::ForEachKey(CheckpointFile* file, const StoredShard& shard,

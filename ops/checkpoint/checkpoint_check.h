@@ -44,7 +44,8 @@ absl::Status ReadBank(const std::vector<Link>& chain, const std::string& name,
                       int64_t dim, std::vector<float>* bank);
 
 // Checks that a chain of checkpoints can be restored into a table. Changes
-// nothing. Reads the index, and no values.
+// nothing. Reads the index, and values only if the table stores them in fewer
+// bits.
 class RestoreCheck {
  public:
   // The arguments outlive this.
@@ -67,6 +68,8 @@ class RestoreCheck {
 
   absl::Status CheckShard(CheckpointFile* file, const StoredShard& shard,
                           bool is_delta, bool reads_keys);
+  // Checks that the table can hold the values of a shard.
+  absl::Status CheckValues(CheckpointFile* file, const StoredShard& shard);
   // Calls visit(key, freq) for the keys of a tensor that belong to the table.
   // freq is 0 if the file has none.
   absl::Status ForEachKey(CheckpointFile* file, const StoredShard& shard,

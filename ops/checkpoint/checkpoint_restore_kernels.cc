@@ -278,6 +278,7 @@ class TableRestore {
     StoredRowReader reader(file, rules_, shard);
     TF_RETURN_IF_ERROR(
         reader.OpenRows(widths_.dim(), widths_.slots(), versions_.are_read()));
+    reader.CheckRange(resource_.table().rules().value.type);
     reader.Start();
     // The keys of a file spread evenly over the shards of the table.
     if (table_ != nullptr) table_->Reserve(reader.rows() / rules_.num_parts);
@@ -457,6 +458,7 @@ class TableRestoreOp : public OpKernel {
     if (!stored_bank.empty()) {
       bank = stored_bank.data();
       bank_rows = static_cast<int64_t>(stored_bank.size()) / table.dim();
+      TF_RETURN_IF_ERROR(CheckInitialVectors(*resource, bank, bank_rows));
     }
 
     std::lock_guard<std::shared_mutex> lock(resource->replace_mutex());

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/kernel/errors.h"
+#include "ops/table/value_types.h"
 
 namespace rec_estimator {
 namespace {
@@ -54,11 +55,10 @@ Status RowReport::Finish(const std::vector<SlotOffset>& slots,
              rows.first);
   const ValueType type = resource_.table().rules().value.type;
   if (type == ValueType::kHalf || type == ValueType::kInt8) {
-    return DataLoss(
-        "rows of table ", resource_.name(), " must be finite to be saved in ",
-        type == ValueType::kHalf ? "float16" : "8 bits", ", got ", found,
-        "; choose bfloat16 or float32 for larger numbers, and clip gradients "
-        "against NaN");
+    return DataLoss("rows of table ", resource_.name(),
+                    " must be finite to be saved in ", NameOf(type), ", got ",
+                    found, "; choose ", LargerThan(type),
+                    " for larger numbers, and clip gradients against NaN");
   }
   return DataLoss(
       "rows of table ", resource_.name(), " must be finite to be saved, got ",

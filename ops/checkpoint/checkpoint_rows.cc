@@ -13,6 +13,7 @@
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/kernel/errors.h"
 #include "ops/table/table_resource.h"
+#include "ops/table/value_types.h"
 
 namespace rec_estimator {
 
@@ -198,6 +199,15 @@ Status StoredRowReader::OpenFiltered(bool with_versions) {
   return OpenVersions(name + kVersionsFiltered);
 }
 
+bool StoredRowReader::CheckRange(ValueType type) {
+  const StoredTensor& tensor = values_->tensor();
+  const RowFormat format(static_cast<int>(tensor.width), {type});
+  if (!format.is_narrow() || tensor.dtype == DataTypeOf(type)) return false;
+  type_ = type;
+  rounding_.emplace(format);
+  return true;
+}
+
 StoredRowReader::~StoredRowReader() {
   Stop(absl::CancelledError("the reader was destroyed"));
   if (thread_.joinable()) thread_.join();
@@ -312,7 +322,11 @@ Status StoredRowReader::ReadBatch(RowBatch* batch) {
   next_key_ += n;
   if (next_key_ == rows_ && !distinct_.Finish()) return RepeatedKey();
   batch->n = n;
-  if (kept_.size() == static_cast<size_t>(n)) return Status();
+  if (kept_.size() != static_cast<size_t>(n)) DropOthers(batch);
+  return CheckValues(*batch);
+}
+
+void StoredRowReader::DropOthers(RowBatch* batch) const {
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (batch->slots[i].empty()) continue;
     KeepRows(kept_, slots_[i].values->tensor().width, &batch->slots[i]);
@@ -324,7 +338,6 @@ Status StoredRowReader::ReadBatch(RowBatch* batch) {
   KeepRows(kept_, 1, &batch->versions);
   KeepRows(kept_, 1, &batch->keys);
   batch->n = kept_.size();
-  return Status();
 }
 
 // Checks the keys and fills kept_. If the last shards of a checkpoint are
@@ -365,6 +378,22 @@ Status StoredRowReader::CheckFreqs(const RowBatch& batch) const {
                   " must have counts >= 0, got ", *negative, " for key ",
                   batch.keys[negative - freqs.begin()],
                   "; the file is damaged");
+}
+
+Status StoredRowReader::CheckValues(const RowBatch& batch) {
+  if (!rounding_.has_value()) return Status();
+  const int64_t width = values_->tensor().width;
+  for (size_t i = 0; i < batch.n; ++i) {
+    const float* const value = batch.values.data() + i * width;
+    const int lost = rounding_->FirstLost(value);
+    if (lost < 0) continue;
+    return DataLoss("tensor ", values_->tensor().name, " of ", file_.prefix(),
+                    " must be finite in ", NameOf(type_),
+                    ", as the table stores it, got ", value[lost], " of key ",
+                    batch.keys[i], "; choose ", LargerThan(type_),
+                    " for larger numbers");
+  }
+  return Status();
 }
 
 Status StoredRowReader::RepeatedKey() const {

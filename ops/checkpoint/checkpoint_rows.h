@@ -16,6 +16,8 @@
 
 #include "absl/status/status.h"
 #include "ops/checkpoint/checkpoint_file.h"
+#include "ops/core/rows/row_format.h"
+#include "ops/core/rows/table_spec.h"
 #include "ops/core/table/embedding_table.h"
 #include "tensorflow/core/framework/types.h"
 
@@ -132,6 +134,10 @@ class StoredRowReader {
   // of the rows, but not if DeepRec saved while workers trained.
   absl::Status OpenSlot(const SlotSpec& slot);
 
+  // Makes Next() fail for finite numbers that rows of this type cannot hold.
+  // Must be called after OpenValues(). Returns whether there may be any.
+  bool CheckRange(ValueType type);
+
   // Starts to read. Must be called after the last Open...().
   void Start();
   // Returns the next keys that belong to the table; none if batch->n == 0.
@@ -167,6 +173,9 @@ class StoredRowReader {
   absl::Status ReadBatch(RowBatch* batch);
   absl::Status CheckKeys(const std::vector<int64_t>& keys);
   absl::Status CheckFreqs(const RowBatch& batch) const;
+  absl::Status CheckValues(const RowBatch& batch);
+  // Drops the rows of a batch that are not of kept_.
+  void DropOthers(RowBatch* batch) const;
   absl::Status RepeatedKey() const;
 
   CheckpointFile& file_;
@@ -177,6 +186,8 @@ class StoredRowReader {
   std::optional<RowStream> versions_;
   std::optional<RowStream> values_;
   std::vector<Slot> slots_;
+  std::optional<ValueRounding> rounding_;  // Set by CheckRange(), with type_.
+  ValueType type_ = ValueType::kFloat32;
   int64_t rows_ = 0;       // Keys in the file.
   int64_t row_bytes_ = 0;  // Bytes read per key, over all opened tensors.
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "ops/core/filter/sketch.h"
 #include "ops/core/keys/key_copy.h"
+#include "ops/core/rows/row_format.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
@@ -177,6 +178,14 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
         InvalidArgument("dim must be <= ", kMaxNarrowDim,
                         " with values or slots of 16 or 8 bits, got ", dim_,
                         "; leave value_dtype and slot_dtype out"));
+    const ValueType type = rules_.value.type;
+    OP_REQUIRES(
+        context,
+        ValueRounding(RowFormat(1, rules_.value)).FirstLost(&default_value_) <
+            0,
+        InvalidArgument("default_value must be finite in ", NameOf(type),
+                        ", got ", default_value_, "; choose ", LargerThan(type),
+                        " for larger numbers"));
     OP_REQUIRES_OK(context, storage_.Read(context));
     OP_REQUIRES_OK(context, context->GetAttr("refreshable", &is_refreshable_));
     if (is_refreshable_) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/core/rows/row_format.h"
 #include "ops/core/step/past_rows.h"
 #include "ops/kernel/errors.h"
 #include "ops/table/value_types.h"
@@ -166,11 +167,28 @@ Status CheckBank(TableResource& table, const Tensor& bank) {
   const int64_t dim = table.table().dim();
   if (TensorShapeUtils::IsMatrix(bank.shape()) && bank.dim_size(0) >= 1 &&
       bank.dim_size(1) == dim) {
-    return Status();
+    return CheckInitialVectors(table, bank.flat<float>().data(),
+                               bank.dim_size(0));
   }
   return InvalidArgument("bank of table ", table.name(),
                          " must be [b, dim], b >= 1, dim = ", dim,
                          ", got shape ", bank.shape().DebugString());
+}
+
+Status CheckInitialVectors(TableResource& table, const float* bank,
+                           int64_t rows) {
+  const int dim = table.table().dim();
+  const ValueSpec& value = table.table().rules().value;
+  ValueRounding rounding(RowFormat(dim, value));
+  for (int64_t r = 0; r < rows; ++r) {
+    const int lost = rounding.FirstLost(bank + r * dim);
+    if (lost < 0) continue;
+    return InvalidArgument(
+        "initial vectors of table ", table.name(), " must be finite in ",
+        NameOf(value.type), ", got ", bank[r * dim + lost], "; choose ",
+        LargerThan(value.type), " for larger numbers, or another initializer");
+  }
+  return Status();
 }
 
 Status TooManyRows(TableResource& table, int64_t excess, const char* suffix) {

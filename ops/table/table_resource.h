@@ -233,8 +233,14 @@ absl::Status CheckDim(TableResource& table, int64_t dim);
 absl::Status CheckValueDtype(TableResource& table,
                              tensorflow::DataType value_dtype);
 
-// InvalidArgument unless the bank is [b, dim] with b >= 1.
+// InvalidArgument unless the bank is [b, dim] with b >= 1, and the table can
+// hold its vectors.
 absl::Status CheckBank(TableResource& table, const tensorflow::Tensor& bank);
+
+// InvalidArgument if a bank (rows, dim) has finite numbers that the table
+// cannot hold.
+absl::Status CheckInitialVectors(TableResource& table, const float* bank,
+                                 int64_t rows);
 
 // Returns work(), or the status of an exception, which would otherwise end the
 // process: ResourceExhausted for std::bad_alloc, StorageStatus for a

@@ -40,6 +40,26 @@ inline tensorflow::DataType DataTypeOf(ValueType type) {
   return tensorflow::DT_FLOAT;
 }
 
+// The name of a type for messages.
+inline const char* NameOf(ValueType type) {
+  switch (type) {
+    case ValueType::kBFloat16:
+      return "bfloat16";
+    case ValueType::kHalf:
+      return "float16";
+    case ValueType::kInt8:
+      return "8 bits";
+    case ValueType::kFloat32:
+      break;
+  }
+  return "float32";
+}
+
+// The types for numbers that are too large for a type, for messages.
+inline const char* LargerThan(ValueType type) {
+  return type == ValueType::kBFloat16 ? "float32" : "bfloat16 or float32";
+}
+
 // The type in which a table stores a slot of so many numbers.
 inline tensorflow::DataType SlotTypeOf(const EmbeddingTable& table, int width) {
   return RowFormat(table.dim(), table.rules().value).IsNarrowSlot(width)

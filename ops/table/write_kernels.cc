@@ -13,12 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "ops/core/rows/row_format.h"
 #include "ops/core/step/batch.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/input_checks.h"
 #include "ops/table/table_resource.h"
+#include "ops/table/value_types.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
@@ -38,10 +40,13 @@ struct WrittenTable {
   std::string name;
   int64_t dim;
   bool has_padding;
+  ValueType type;
 };
 
 WrittenTable WrittenTableOf(TableResource& table) {
-  return {table.name(), table.table().dim(), table.table().rules().has_padding};
+  const RowRules& rules = table.table().rules();
+  return {table.name(), table.table().dim(), rules.has_padding,
+          rules.value.type};
 }
 
 std::vector<int64_t> CopyKeys(const Tensor& keys) {
@@ -77,7 +82,8 @@ struct WrittenRows {
       TF_RETURN_IF_ERROR(ReadCounts(*counts_in, table));
     }
     TF_RETURN_IF_ERROR(CheckDistinctKeys(table));
-    return CheckValues(table);
+    TF_RETURN_IF_ERROR(CheckValues(table));
+    return CheckRange(table);
   }
 
  private:
@@ -124,6 +130,24 @@ struct WrittenRows {
     return InvalidArgument(
         "rows of table ", table.name, " must be finite, got ", *broken,
         " in row ", row, " of key ", keys[row], "; mend or leave out the row");
+  }
+
+  Status CheckRange(const WrittenTable& table) const {
+    if (keys.empty()) return Status();
+    ValueRounding rounding(
+        RowFormat(static_cast<int>(table.dim), {table.type}));
+    for (size_t row = 0; row < keys.size(); ++row) {
+      const float* const value =
+          values.data() + row * static_cast<size_t>(table.dim);
+      const int lost = rounding.FirstLost(value);
+      if (lost < 0) continue;
+      return InvalidArgument("rows of table ", table.name,
+                             " must be finite in ", NameOf(table.type),
+                             ", got ", value[lost], " in row ", row, " of key ",
+                             keys[row], "; choose ", LargerThan(table.type),
+                             " for larger numbers");
+    }
+    return Status();
   }
 };
 
@@ -180,6 +204,9 @@ class CheckTableRowsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("dim", &table_.dim));
     OP_REQUIRES_OK(context,
                    context->GetAttr("has_padding_key", &table_.has_padding));
+    tensorflow::DataType value_dtype;
+    OP_REQUIRES_OK(context, context->GetAttr("value_dtype", &value_dtype));
+    table_.type = ValueTypeOf(value_dtype);
   }
 
   void Compute(OpKernelContext* context) override {

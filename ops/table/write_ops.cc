@@ -34,6 +34,7 @@ REGISTER_OP("RecEstimator>CheckTableRows")
     .Input("counts: int64")
     .Attr("table_name: string")
     .Attr("dim: int >= 1")
+    .Attr("value_dtype: {float, bfloat16, half, uint8} = DT_FLOAT")
     .Attr("has_padding_key: bool = false")
     .SetIsStateful()
     .SetShapeFn(CheckTableRowsShape)
@@ -45,6 +46,7 @@ rows: [n, dim].
 counts: [n] or [0].
 table_name: The name of the table, for messages.
 dim: Floats in the value of a row.
+value_dtype: How the table stores values.
 has_padding_key: Whether key -1 is padding.
 )doc");
 
@@ -70,7 +72,7 @@ error nothing has changed.
 
 table: [].
 keys: [n]. Distinct, and none is padding. Each owns a row afterwards, whatever the filter.
-rows: [n, dim]. Finite.
+rows: [n, dim]. Finite in the type of the table, too.
 counts: [n], >= 0. [0]: a key keeps its count, or gets the one that the filter asks for if that is greater.
 version: []. The version of the rows.
 )doc");
@@ -121,7 +123,7 @@ After an error about an argument nothing has changed.
 table: [].
 bank: [b, dim], b >= 1. The initial vector of key k is row floormod(k, b).
 keys: [n]. As of TableAssign. Their count is the one that the filter asks for, their version -1.
-rows: [n, dim]. Finite.
+rows: [n, dim]. As of TableAssign.
 )doc");
 
 }  // namespace

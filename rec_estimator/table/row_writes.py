@@ -187,6 +187,7 @@ def _shard_rows(
         given,
         table_name=table.name,
         dim=table.dim,
+        value_dtype=table.row_dtype,
         has_padding_key=bool(table.handle_attrs(len(shards)).get("has_padding_key")),
     )
     with tf.control_dependencies([check]):

@@ -5,6 +5,7 @@ import numpy as np
 import oracle
 import pytest
 import storage_runs
+import stored_checkpoints
 import tensorflow.compat.v1 as tf
 from narrow_tables import (
     BANK,
@@ -48,11 +49,14 @@ def test_a_cast_of_trained_and_unknown_vectors_loses_nothing(dtype):
     (keys, gradients), *_ = random_batches(1)
     vectors = rec.embedding_lookup(table, tf.constant([*keys, *KEYS], tf.int64))
     narrow = tf.cast(vectors, dtype)
+    (gradient,) = tf.gradients(narrow * tf.constant(3, dtype), [table])
     with initialized_session() as session:
         train(session, keys, gradients)
-        read, cast = session.run([vectors, narrow])
+        read, cast, found = session.run([vectors, narrow, gradient])
     assert cast.dtype == dtype.as_numpy_dtype
     np.testing.assert_array_equal(cast.astype(np.float32), read)
+    assert found.values.dtype == np.float32 and (found.values == 3).all()
+    assert found.indices.tolist() == [*keys, *KEYS]
 
 
 def test_small_steps_add_up():
@@ -118,6 +122,54 @@ def test_rows_take_half_the_memory_and_the_slots_what_they_take(dtype):
 
 
 # ------------------------------------------------------------------ checkpoints
+
+
+def test_initial_vectors_that_the_type_lacks_are_refused(tmp_path):
+    large = {"initializer": tf.constant_initializer(7e4), "value_dtype": tf.float16}
+    message = "initial vectors of table t must be finite in float16, got 70000; choose bfloat16 or"
+    table = rec.get_embedding_variable("t", DIM, **large)
+    default = rec.InitializerOption(default_value_no_permission=-7e4)
+    option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(2), init_option=default)
+    other = rec.get_embedding_variable("d", DIM, value_dtype=tf.float16, ev_option=option)
+    with tf.Session() as session:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            session.run(table.initializer)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="default_value must be finite in"):
+            session.run(other.initializer)
+    bank = {"t/default_values": np.full([8, DIM], 7e4, np.float32)}
+    rows = {"t-keys": np.arange(2), "t-values": np.ones([2, DIM], np.float32)}
+    prefix = stored_checkpoints.write(tmp_path / "large.ckpt", {**rows, **bank})
+    with tf.Graph().as_default():
+        table = make_table(tf.float16)
+        with initialized_session() as session:
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+                rec.Saver([table]).restore(session, prefix)
+            assert session.run(table.size()) == 0
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_numbers_that_the_type_lacks_are_not_restored(tmp_path, shards):
+    tensors = {"t-keys": np.arange(2), "t-values": np.float32([[1] * DIM, [7e4] * DIM])}
+    prefix = stored_checkpoints.write(tmp_path / "large.ckpt", tensors)
+    table = make_table(tf.float16, shards=shards)
+    train = trainer(table, adagrad())
+    saver, contents = rec.Saver([table]), table.export()
+    message = "t-values of .* finite in float16, .* got 70000 of key 1"
+    with initialized_session() as session:
+        train(session, *next(random_batches(1)))
+        before = session.run(contents)
+        with pytest.raises(tf.errors.DataLossError, match=message):
+            saver.restore(session, prefix)
+        for expected, found in zip(before, session.run(contents)):
+            np.testing.assert_array_equal(found, expected)
+    with tf.Session() as session:
+        with pytest.raises(tf.errors.DataLossError, match=message):
+            saver.restore(session, prefix)
+    # An infinity is what the checkpoint has: saves tell of it.
+    tensors["t-values"][1] = np.inf
+    stored_checkpoints.write(tmp_path / "large.ckpt", tensors)
+    with tf.Session() as session:
+        saver.restore(session, prefix)
 
 
 @NARROW

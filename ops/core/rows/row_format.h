@@ -26,6 +26,8 @@
 #ifndef REC_ESTIMATOR_OPS_CORE_ROWS_ROW_FORMAT_H_
 #define REC_ESTIMATOR_OPS_CORE_ROWS_ROW_FORMAT_H_
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -308,7 +310,9 @@ class ValueView {
 class ValueRounding {
  public:
   explicit ValueRounding(const RowFormat& format)
-      : format_(format), row_(static_cast<size_t>(format.value_words())) {}
+      : format_(format),
+        row_(static_cast<size_t>(format.value_words())),
+        read_(format.is_narrow() ? static_cast<size_t>(format.dim()) : 0) {}
 
   // value (dim) = what a row reads after WriteValue(value).
   void Round(float* value) {
@@ -317,9 +321,23 @@ class ValueRounding {
     format_.ReadValue(row_.data(), value);
   }
 
+  // The place of the first number of a finite value (dim) that rows cannot
+  // hold: they would read an infinity or a NaN. -1: there is none.
+  int FirstLost(const float* value) {
+    if (!format_.is_narrow()) return -1;
+    const auto is_infinite = [](float x) { return !std::isfinite(x); };
+    read_.assign(value, value + format_.dim());
+    Round(read_.data());
+    const auto lost = std::find_if(read_.begin(), read_.end(), is_infinite);
+    if (lost == read_.end()) return -1;
+    if (std::any_of(value, value + format_.dim(), is_infinite)) return -1;
+    return static_cast<int>(lost - read_.begin());
+  }
+
  private:
   const RowFormat format_;
   std::vector<float> row_;
+  std::vector<float> read_;
 };
 
 }  // namespace rec_estimator
