@@ -42,8 +42,8 @@ from rec_estimator.table.table import (
     graph_tables,
 )
 
-# The names that tf.name_scope accepts.
-_NAME_PATTERN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*")
+# The names that tf.name_scope accepts: the name of a table is also the name of an op.
+NAME_PATTERN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*")
 
 # The most elements of a vector. The bank of initial vectors then takes 4 GiB with 1,024 of them.
 MAX_DIM = 2**20
@@ -203,28 +203,14 @@ def as_slot_dtype(slot_dtype: Any) -> tf.DType:
     return dtype
 
 
-def check_op_name(argument: str, name: str, remedy: str = "replace its other characters") -> None:
-    """Checks the name of a table, which is also the name of an op.
-
-    Args:
-      argument: The name of the argument.
-      name: The name of the table.
-      remedy: What to do otherwise.
-
-    Raises:
-      ValueError: TensorFlow does not accept it for an op.
-    """
-    if not _NAME_PATTERN.fullmatch(name):
-        raise ValueError(
-            f"{argument} must be a name that TensorFlow accepts for an op, "
-            f"{_NAME_PATTERN.pattern}, got {name!r}; {remedy}"
-        )
-
-
 def _check_arguments(name: Any, dim: Any, key_dtype: Any, dtypes: Mapping[str, tf.DType]) -> None:
     if not isinstance(name, str) or not name:
         raise ValueError(f"name must be a non-empty string, got {name!r}; name the table")
-    check_op_name("name", name)
+    if not NAME_PATTERN.fullmatch(name):
+        raise ValueError(
+            f"name must be one that TensorFlow accepts for an op, {NAME_PATTERN.pattern}, got "
+            f"{name!r}; replace its other characters"
+        )
     if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)) or dim < 1:
         raise ValueError(
             f"embedding_dim must be an integer >= 1, got {dim!r}; it is the length of a vector"

@@ -14,9 +14,9 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator.embedding_variable import (
     MAX_DIM,
+    NAME_PATTERN,
     as_slot_dtype,
     as_value_dtype,
-    check_op_name,
     get_embedding_variable,
 )
 from rec_estimator.graph_passes import op_registry
@@ -157,7 +157,11 @@ class EmbeddingFeature:
                 check_narrow_dim("dim", self.dim, dtype, setting)
         check_name("source", self.source)
         check_name("table", self.table)
-        check_op_name("table", self.table, "pass table= in addition to the feature's name")
+        if not NAME_PATTERN.fullmatch(self.table):
+            raise ValueError(
+                f"table must be a name that TensorFlow accepts for an op, {NAME_PATTERN.pattern}, "
+                f"got {self.table!r}; pass table= in addition to the feature's name"
+            )
         if self.combiner not in _COMBINERS:
             raise ValueError(
                 f'combiner must be "mean", "sum", "sqrtn" or None, got {self.combiner!r}'

@@ -69,7 +69,7 @@ def test_numbers_that_the_type_of_the_table_lacks_leave_every_shard_as_it_was(sh
         rows = ROWS.copy()
         rows[7, 1] = 7e4
         np.save(vectors, rows)
-        message = f"finite in float16, got 70000 in row 7 of key {KEYS[7]}; choose bfloat16 or"
+        message = f"finite in float16, got 70000 in row 7 of key {KEYS[7]}; choose float32"
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             session.run(tf.global_variables_initializer())
         assert session.run(table.size()) == 40

@@ -57,8 +57,9 @@ Status RowReport::Finish(const std::vector<SlotOffset>& slots,
   if (type == ValueType::kHalf || type == ValueType::kInt8) {
     return DataLoss("rows of table ", resource_.name(),
                     " must be finite to be saved in ", NameOf(type), ", got ",
-                    found, "; choose ", LargerThan(type),
-                    " for larger numbers, and clip gradients against NaN");
+                    found,
+                    "; choose float32, or bfloat16 in place of float16 and "
+                    "int8, for larger numbers, and clip gradients against NaN");
   }
   return DataLoss(
       "rows of table ", resource_.name(), " must be finite to be saved, got ",

@@ -390,8 +390,9 @@ Status StoredRowReader::CheckValues(const RowBatch& batch) {
     return DataLoss("tensor ", values_->tensor().name, " of ", file_.prefix(),
                     " must be finite in ", NameOf(type_),
                     ", as the table stores it, got ", value[lost], " of key ",
-                    batch.keys[i], "; choose ", LargerThan(type_),
-                    " for larger numbers");
+                    batch.keys[i],
+                    "; choose float32, or bfloat16 in place of float16 and "
+                    "int8, for larger numbers");
   }
   return Status();
 }

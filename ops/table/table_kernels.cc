@@ -184,8 +184,9 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
         ValueRounding(RowFormat(1, rules_.value)).FirstLost(&default_value_) <
             0,
         InvalidArgument("default_value must be finite in ", NameOf(type),
-                        ", got ", default_value_, "; choose ", LargerThan(type),
-                        " for larger numbers"));
+                        ", got ", default_value_,
+                        "; choose float32, or bfloat16 in place of float16 and "
+                        "int8, for larger numbers"));
     OP_REQUIRES_OK(context, storage_.Read(context));
     OP_REQUIRES_OK(context, context->GetAttr("refreshable", &is_refreshable_));
     if (is_refreshable_) {

@@ -185,8 +185,9 @@ Status CheckInitialVectors(TableResource& table, const float* bank,
     if (lost < 0) continue;
     return InvalidArgument(
         "initial vectors of table ", table.name(), " must be finite in ",
-        NameOf(value.type), ", got ", bank[r * dim + lost], "; choose ",
-        LargerThan(value.type), " for larger numbers, or another initializer");
+        NameOf(value.type), ", got ", bank[r * dim + lost],
+        "; choose float32, or bfloat16 in place of float16 and int8, for "
+        "larger numbers, or another initializer");
   }
   return Status();
 }

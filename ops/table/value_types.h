@@ -55,11 +55,6 @@ inline const char* NameOf(ValueType type) {
   return "float32";
 }
 
-// The types for numbers that are too large for a type, for messages.
-inline const char* LargerThan(ValueType type) {
-  return type == ValueType::kBFloat16 ? "float32" : "bfloat16 or float32";
-}
-
 // The type in which a table stores a slot of so many numbers.
 inline tensorflow::DataType SlotTypeOf(const EmbeddingTable& table, int width) {
   return RowFormat(table.dim(), table.rules().value).IsNarrowSlot(width)

@@ -144,8 +144,9 @@ struct WrittenRows {
       return InvalidArgument("rows of table ", table.name,
                              " must be finite in ", NameOf(table.type),
                              ", got ", value[lost], " in row ", row, " of key ",
-                             keys[row], "; choose ", LargerThan(table.type),
-                             " for larger numbers");
+                             keys[row],
+                             "; choose float32, or bfloat16 in place of "
+                             "float16 and int8, for larger numbers");
     }
     return Status();
   }

@@ -69,7 +69,7 @@ class WritableTable(VariableLike):
 
         Args:
           keys: int64 or int32 [n], distinct.
-          rows: float32 [n, dim], finite.
+          rows: float32 [n, dim], finite in the type in which the table stores vectors.
           counts: int64 [n], from 0: how often each key has occurred. None: a key keeps its count,
             or gets the filter's threshold if that is greater.
           name: Op name.

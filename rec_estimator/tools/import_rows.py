@@ -35,7 +35,7 @@ from rec_estimator.checkpoint.format.stored_tables import (
     parent_of,
 )
 from rec_estimator.checkpoint.restore_warnings import stored_unit
-from rec_estimator.embedding_variable import check_op_name
+from rec_estimator.embedding_variable import NAME_PATTERN
 from rec_estimator.inputs.vector_files import Vectors, read_vectors
 from rec_estimator.table.interfaces import NO_GLOBAL_STEP, SECONDS, STEPS
 from rec_estimator.table.shard import KEY_CLASSES
@@ -79,7 +79,7 @@ def import_rows(
         raise ValueError("vectors must have at least one key, got none; there is nothing to import")
     source = None if checkpoint is None else Bundle(checkpoint)
     if source is None:
-        check_op_name("table", table)
+        _check_name(table)
         tensors = _in_order(table, {"-keys": vectors.keys, "-values": vectors.rows})
     else:
         source.check_files()
@@ -118,6 +118,14 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     print(f"{options.table}: {n:,} rows of {dim} numbers")
     print(f"{options.output}: {format_bytes(Bundle(options.output).nbytes)}")
     return 0
+
+
+def _check_name(table: str) -> None:
+    if not NAME_PATTERN.fullmatch(table):
+        raise ValueError(
+            f"table must be a name that TensorFlow accepts for an op, {NAME_PATTERN.pattern}, got "
+            f"{table!r}; replace its other characters"
+        )
 
 
 def _find_table(source: Bundle, name: str, vectors: Vectors) -> StoredTable:
@@ -227,8 +235,8 @@ def _check_range(table: str, rows: Vectors, dtype: np.dtype) -> None:
         row, place = np.argwhere(is_lost)[0]
         raise ValueError(
             f"vectors must be finite in {dtype}, as table {table!r} stores them, got "
-            f"{rows.rows[row, place]:g} of key {rows.keys[row]}; choose "
-            f"{'bfloat16 or ' if dtype == np.float16 else ''}float32 for larger numbers"
+            f"{rows.rows[row, place]:g} of key {rows.keys[row]}; choose float32, or bfloat16 in "
+            "place of float16, for larger numbers"
         )
 
 

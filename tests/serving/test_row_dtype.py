@@ -246,8 +246,8 @@ def model_of(folder, rows, make=one_table):
             [1.0, np.nan],
             "saved in 8 bits, got 1 row that is not: NaN in the value of key 1",
         ),
-        ("int8", [-2e38, 2e38], "finite in 8 bits, .* got -2e.38 of key 1; choose bfloat16"),
-        ("float16", [1.0, -7e4], "finite in float16, .* got -70000 of key 1; choose bfloat16"),
+        ("int8", [-2e38, 2e38], "finite in 8 bits, .* got -2e.38 of key 1; choose float32"),
+        ("float16", [1.0, -7e4], "finite in float16, .* got -70000 of key 1; choose float32"),
         ("bfloat16", [np.inf, 0.0], "Inf in the value of key 1"),
     ],
 )

@@ -426,7 +426,7 @@ def test_saver_refuses_another_name_of_a_table_in_a_dict():
 
 @pytest.mark.parametrize("name", ["a b", "/a", "_a", "é", "a:0", "a\\b"])
 def test_name_that_tensorflow_does_not_take_is_an_error(name):
-    with pytest.raises(ValueError, match="name must be a name that TensorFlow accepts"):
+    with pytest.raises(ValueError, match="name must be one that TensorFlow accepts"):
         rec.get_embedding_variable(name, 2)
 
 

@@ -126,7 +126,7 @@ def test_rows_take_half_the_memory_and_the_slots_what_they_take(dtype):
 
 def test_initial_vectors_that_the_type_lacks_are_refused(tmp_path):
     large = {"initializer": tf.constant_initializer(7e4), "value_dtype": tf.float16}
-    message = "initial vectors of table t must be finite in float16, got 70000; choose bfloat16 or"
+    message = "initial vectors of table t must be finite in float16, got 70000; choose float32"
     table = rec.get_embedding_variable("t", DIM, **large)
     default = rec.InitializerOption(default_value_no_permission=-7e4)
     option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(2), init_option=default)

@@ -273,20 +273,20 @@ def test_counts_and_versions_that_deeprec_has_not_recorded_stay_empty(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "dtype, lost, kept, remedy",
+    "dtype, lost, kept",
     [
-        (tf.float16, 65_520.0, 65_519.0, "bfloat16 or float32"),
-        (tf.bfloat16, np.finfo(np.float32).max, 3.389e38, "choose float32"),
+        (tf.float16, 65_520.0, 65_519.0),
+        (tf.bfloat16, np.finfo(np.float32).max, 3.389e38),
     ],
 )
-def test_numbers_that_the_type_of_the_table_lacks_are_refused(dtype, lost, kept, remedy, tmp_path):
+def test_numbers_that_the_type_of_the_table_lacks_are_refused(dtype, lost, kept, tmp_path):
     rec.get_embedding_variable("t", DIM, value_dtype=dtype)
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         prefix = rec.Saver().save(session, str(tmp_path / "model.ckpt"))
     rows = Vectors(np.array([5, 6]), np.array([[1, 2], [3, -lost]], np.float32))
     output = tmp_path / "new" / "model.ckpt"
-    with pytest.raises(ValueError, match=f"finite in {dtype.name}.* of key 6; .*{remedy}"):
+    with pytest.raises(ValueError, match=f"finite in {dtype.name}.* of key 6; choose float32"):
         import_rows(rows, "t", str(output), prefix)
     assert not output.parent.exists()
     rows.rows[1, 1] = kept

@@ -3,6 +3,7 @@
 // bits.
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "ops/core/rows/row_format.h"
@@ -106,6 +107,33 @@ TEST(EachSlotHasRandomBitsOfItsOwnAndTheMeanOfRoundedNumbersIsRight) {
     }
   }
   EXPECT_TRUE(std::abs(mean - slot[0]) < 1e-3);
+}
+
+// The place of the first of three numbers that rows of the type cannot hold.
+int FirstLost(ValueType type, float a, float b, float c) {
+  const float value[] = {a, b, c};
+  return ValueRounding(RowFormat(3, {type})).FirstLost(value);
+}
+
+TEST(NumbersThatRowsCannotHoldAreFoundAmongFiniteOnes) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(FirstLost(ValueType::kFloat32, kMost, -kMost, 0), -1);
+  // 65504 and half of the distance to the next number.
+  const float half = 65520, below_half = std::nextafter(half, 0.0f);
+  EXPECT_EQ(FirstLost(ValueType::kHalf, 65504, below_half, -below_half), -1);
+  EXPECT_EQ(FirstLost(ValueType::kHalf, 1, -half, kMost), 1);
+  const float bfloat = std::ldexp(511.0f, 119),
+              below = std::nextafter(bfloat, 0.0f);
+  EXPECT_EQ(FirstLost(ValueType::kBFloat16, below, -below, 0), -1);
+  EXPECT_EQ(FirstLost(ValueType::kBFloat16, 0, 1, bfloat), 2);
+  EXPECT_EQ(FirstLost(ValueType::kBFloat16, -kMost, 1, 1), 0);
+  EXPECT_EQ(FirstLost(ValueType::kInt8, kMost / 2, 1, 2), -1);
+  EXPECT_EQ(FirstLost(ValueType::kInt8, kMost, -kMost, 2), 0);
+  for (const ValueType type : {ValueType::kHalf, ValueType::kInt8}) {
+    EXPECT_EQ(FirstLost(type, kInfinity, 1, 1), -1);
+    EXPECT_EQ(FirstLost(type, 1, std::nanf(""), 1), -1);
+  }
 }
 
 }  // namespace
