@@ -17,7 +17,7 @@ MOST_LINES = {"class": 300, "function": 60}
 # What was longer when the rule was made, with its number of lines. Never raise a number, never add
 # an entry. A name of Python has its module; a name of C++ has its file.
 LONGER: dict = {
-    "rec_estimator.rec_sdk.create_table.create_table": 64,
+    "rec_estimator.rec_sdk.create_table.create_table": 63,
     "tests.porting.scripts.tf1_deepfm.model_fn": 65,
 }
 

@@ -113,19 +113,6 @@ class UpdateVariableOp : public OpKernel {
   const char* const input_;
 };
 
-class AssignMaxOp final : public UpdateVariableOp {
- public:
-  explicit AssignMaxOp(OpKernelConstruction* context)
-      : UpdateVariableOp(context, "value") {}
-
- protected:
-  Status Update(OpKernelContext* /*context*/, int64_t current, int64_t value,
-                int64_t* updated) override {
-    *updated = std::max(current, value);
-    return Status();
-  }
-};
-
 class AdvanceTimeOp final : public UpdateVariableOp {
  public:
   explicit AdvanceTimeOp(OpKernelConstruction* context)
@@ -133,6 +120,7 @@ class AdvanceTimeOp final : public UpdateVariableOp {
     int64_t most_seconds, tolerance;
     OP_REQUIRES_OK(context, context->GetAttr("most_seconds", &most_seconds));
     OP_REQUIRES_OK(context, context->GetAttr("tolerance", &tolerance));
+    OP_REQUIRES_OK(context, context->GetAttr("keeps_late", &keeps_late_));
     clock_.emplace(most_seconds, tolerance);
   }
 
@@ -151,7 +139,10 @@ class AdvanceTimeOp final : public UpdateVariableOp {
     *updated = clock_->Advance(current, value);
     Tensor* time;
     TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({}), &time));
-    time->scalar<int64_t>()() = *updated == 0 ? -1 : *updated;
+    const int64_t told = keeps_late_ && value != 0
+                             ? std::min(*updated, clock_->Present(value))
+                             : *updated;
+    time->scalar<int64_t>()() = *updated == 0 ? -1 : told;
     return Status();
   }
 
@@ -161,6 +152,7 @@ class AdvanceTimeOp final : public UpdateVariableOp {
   // Guarded by the lock of the variable. A new session has a new one, which
   // finds out again by how much the clock was set back.
   std::optional<TableClock> clock_;
+  bool keeps_late_;
 };
 
 class OpsFingerprintOp : public OpKernel {
@@ -186,8 +178,6 @@ class OpsFingerprintOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>CheckRowLimit").Device(DEVICE_CPU),
                         Guarded<CheckRowLimitOp>);
-REGISTER_KERNEL_BUILDER(Name("RecEstimator>AssignMax").Device(DEVICE_CPU),
-                        Guarded<AssignMaxOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>AdvanceTime").Device(DEVICE_CPU),
                         Guarded<AdvanceTimeOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>OpsFingerprint").Device(DEVICE_CPU),

@@ -36,24 +36,13 @@ table_name: The name of the table, for the message.
 max_rows: Row limit of the table.
 )doc");
 
-REGISTER_OP("RecEstimator>AssignMax")
-    .Input("variable: resource")
-    .Input("value: int64")
-    .SetIsStateful()
-    .SetShapeFn(AllScalars)
-    .Doc(R"doc(
-Sets an int64 variable to the greater of its value and another, in one step for all tasks.
-
-variable: []. A variable of shape [].
-value: [].
-)doc");
-
 REGISTER_OP("RecEstimator>AdvanceTime")
     .Input("variable: resource")
     .Input("reading: int64")
     .Output("time: int64")
     .Attr("most_seconds: int >= 1")
     .Attr("tolerance: int >= 0")
+    .Attr("keeps_late: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->Scalar());
@@ -64,13 +53,14 @@ Advances the time of tables by a reading of a clock that may jump, in one step f
 
 The first reading sets the time. A later reading advances it to the clock, but by at most most_seconds. The time never
 goes back. If the clock is behind it by more than tolerance, the clock was set back: from then on, this op takes the
-time for the present, and advances it by what passes on the clock.
+time for the present, and advances it by what passes on the clock, until the clock is set right.
 
 variable: []. A variable of shape []. The time in seconds; 0: unknown.
 reading: []. Seconds of the clock; 0: none, the time does not change.
-time: []. The time after this reading; -1: unknown.
+time: []. The time after this reading; -1: unknown. With keeps_late, that of the reading if it is behind.
 most_seconds: The most by which a reading advances the time.
 tolerance: How far readings may be behind the time, because several tasks read the clock or data is out of order.
+keeps_late: Whether the output says how late a reading is.
 )doc");
 
 REGISTER_OP("RecEstimator>OpsFingerprint")

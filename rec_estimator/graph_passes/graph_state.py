@@ -87,8 +87,8 @@ class GraphState:
         by table/placement.py.
       features: The entries of the batch, by name. Written by RecEstimator, read by
         table/table_time.py.
-      times: The time of a training step, by the TimeEvict that has it and the place of the op.
-        Written and read by table/table_time.py.
+      times: The time of a training step, by the TimeEvict or the timestamp that tells it, and the
+        place of the op. Written and read by table/table_time.py and rec_sdk/data_time.py.
       shares_table_memory: Whether table_memory_bytes bounds the memory of tables. Written by
         RecEstimator, read by get_embedding_variable.
       is_chief: Whether the graph may do what is done once in a cluster, such as evictions. Written

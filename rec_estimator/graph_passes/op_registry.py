@@ -103,7 +103,6 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry(TABLES_RESERVE, Reads.KEYS),
     OpEntry(TABLES_APPLY, is_update=True),
     OpEntry("RecEstimator>CheckRowLimit"),
-    OpEntry("RecEstimator>AssignMax"),
     OpEntry("RecEstimator>AdvanceTime"),
     OpEntry("RecEstimator>OpsFingerprint"),
     # What passes in C++ make of lookups and updates, in a step but not in Python's graph.

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._argument_checks import check_bool, check_int, check_text, refuse_keras
 from rec_estimator._tensorflow import initializers
+from rec_estimator.options import EmbeddingVariableOption, EvictionRule
 from rec_estimator.rec_sdk import runtime
 from rec_estimator.rec_sdk.sparse_table import SparseTable
 from rec_estimator.regularizers import Regularizer
@@ -58,6 +59,7 @@ def create_table(
     hashtable_threshold: int = 0,
     regularizer: Optional[Regularizer] = None,
     slot_dtype: tf.DType = tf.float32,
+    evict_option: Optional[EvictionRule] = None,
 ) -> SparseTable:
     """Makes a table for ``sparse_lookup``, or returns the existing one of that name.
 
@@ -94,9 +96,11 @@ def create_table(
       fusion_optimizer_var: Without effect.
       hashtable_threshold: In [0, 2**31 - 1]. Without effect.
       regularizer: L2Regularizer or LazyDecay; not in Rec SDK. LazyDecay cannot be combined with an
-        eviction_threshold, with which the versions of rows are timestamps.
+        eviction_threshold or TimeEvict, with which the versions of rows are timestamps.
       slot_dtype: tf.float32, or tf.bfloat16 as in get_embedding_variable; not in Rec SDK. ``dim``
         is then at most 2,048.
+      evict_option: GlobalStepEvict, TimeEvict or L2WeightEvict as in EmbeddingVariableOption, by
+        which full saves evict; not in Rec SDK. Lookups must then have no eviction_threshold.
 
     Returns:
       The table.
@@ -104,7 +108,8 @@ def create_table(
     Raises:
       ValueError: An argument has a wrong type or value; TensorFlow runs eagerly; the graph has a
         table of that name with other settings.
-      TypeError: padding_keys is neither an int nor a list of them, or regularizer is anything else.
+      TypeError: padding_keys is neither an int nor a list of them, or regularizer or evict_option
+        is anything else.
       RuntimeError: enable_merge without dynamic expansion, or is_dp with padding_keys.
 
     Example:
@@ -118,11 +123,10 @@ def create_table(
     _check_types(key_dtype, value_dtype, slot_dtype, emb_initializer)
     dim = _checked_dim(dim, value_dtype, slot_dtype)
     name = _checked_name(name)
-    check_bool("is_save", is_save)
     _check_init_param(init_param)
-    check_bool("is_dp", is_dp)
-    check_bool("enable_merge", enable_merge)
-    check_bool("fusion_optimizer_var", fusion_optimizer_var)
+    flags = {"is_save": is_save, "is_dp": is_dp, "enable_merge": enable_merge}
+    for flag, value in {**flags, "fusion_optimizer_var": fusion_optimizer_var}.items():
+        check_bool(flag, value)
     check_int("shard_num", shard_num, 1, 8192)
     check_int("hashtable_threshold", hashtable_threshold, 0)
     _check_gradients_op(all2all_gradients_op)
@@ -142,7 +146,7 @@ def create_table(
         sizes=sizes,
         padding_keys=tuple(sorted(set(padding))),
         ssd_data_path=tuple(ssd_data_path),
-        regularizer=regularizer,
+        ev_option=EmbeddingVariableOption(regularizer=regularizer, evict_option=evict_option),
         value_dtype=value_dtype,
         slot_dtype=slot_dtype,
     )

@@ -30,8 +30,9 @@ from rec_estimator.rec_sdk.constants import (
     ASCEND_SPARSE_LOOKUP_ID_OFFSET,
     ASCEND_SPARSE_LOOKUP_LOCAL_EMB,
 )
+from rec_estimator.rec_sdk.data_time import table_timestamp
 from rec_estimator.rec_sdk.feature_spec import FeatureSpec
-from rec_estimator.rec_sdk.sparse_table import PADDING_KEY, SparseTable, Thresholds, table_timestamp
+from rec_estimator.rec_sdk.sparse_table import PADDING_KEY, SparseTable, Thresholds
 from rec_estimator.table.lookup import control_flow_error, read_shards
 from rec_estimator.table.shard import LookupRecord, TableShard
 

@@ -12,22 +12,20 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs
-from rec_estimator.checkpoint.format.stored_tables import TIMESTAMP_VARIABLE
 from rec_estimator.options import (
     MAX_FILTER_FREQ,
     CounterFilter,
     EmbeddingVariableOption,
     EvictionRule,
 )
-from rec_estimator.rec_sdk import feature_spec, runtime
-from rec_estimator.regularizers import Regularizer
+from rec_estimator.rec_sdk import runtime
+from rec_estimator.rec_sdk.data_time import table_timestamp, time_of_batch
 from rec_estimator.table.disk_storage import DiskStorage
 from rec_estimator.table.eviction import Eviction, build_eviction
-from rec_estimator.table.interfaces import SECONDS, STEPS
-from rec_estimator.table.optional_variable import OptionalVariable
-from rec_estimator.table.table import NEVER_TRAINED, EmbeddingTable
+from rec_estimator.table.eviction_rules import time_rule
+from rec_estimator.table.interfaces import SECONDS
+from rec_estimator.table.table import NEVER_TRAINED, EmbeddingTable, graph_tables
 from rec_estimator.table.table_time import time_or_unknown
 
 # The key that fills up rows of ids. It never owns a row.
@@ -86,7 +84,7 @@ class SparseTable(EmbeddingTable):
         padding_keys: Sequence[int],
         is_dp: bool,
         ssd_data_path: Sequence[str],
-        regularizer: Optional[Regularizer],
+        ev_option: EmbeddingVariableOption,
         value_dtype: tf.DType,
         slot_dtype: tf.DType,
     ) -> None:
@@ -111,7 +109,7 @@ class SparseTable(EmbeddingTable):
             key_dtype=key_dtype,
             num_shards=num_shards,
             initializer=initializer,
-            ev_option=EmbeddingVariableOption(regularizer=regularizer),
+            ev_option=ev_option,
             trainable=True,
             value_dtype=value_dtype,
             slot_dtype=slot_dtype,
@@ -196,10 +194,15 @@ class SparseTable(EmbeddingTable):
 
     @property
     def version_unit(self) -> str:
-        """Seconds if the table evicts, else steps; "" until a lookup has set the thresholds."""
-        if self.thresholds is None:
-            return ""
-        return SECONDS if self.evicts else STEPS
+        """Seconds if the table evicts by them, else steps; "" while a lookup may set thresholds."""
+        if self.evicts:
+            return SECONDS
+        return "" if self._may_get_thresholds else super().version_unit
+
+    @property
+    def _may_get_thresholds(self) -> bool:
+        """Whether a lookup may still decide what versions count."""
+        return self.thresholds is None and time_rule(self) is None
 
     @property
     def version_after_reset(self) -> int:
@@ -223,8 +226,15 @@ class SparseTable(EmbeddingTable):
           thresholds: The thresholds of a lookup.
 
         Raises:
-          ValueError: Another lookup has set other thresholds.
+          ValueError: Another lookup has set other thresholds, or the table has an evict_option and
+            thresholds an eviction_threshold.
         """
+        rule = self.ev_option.evict_option
+        if thresholds.eviction_threshold and rule is not None:
+            raise ValueError(
+                f"eviction_threshold of table {self.table_name!r} must be None with evict_option, "
+                f"got {thresholds.eviction_threshold} with {rule!r}; leave one out"
+            )
         if self.thresholds is None:
             self.thresholds = thresholds
             for shard in self.shards:
@@ -243,70 +253,62 @@ class SparseTable(EmbeddingTable):
             )
 
     def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
-        """Returns the version that a step writes into rows: the timestamp, if the table evicts.
+        """Returns the version that a step writes into rows.
 
         Args:
-          global_step: int64 []. The version of a table that does not evict.
+          global_step: int64 []. The version of a table that does not evict by seconds.
 
         Returns:
-          int64 []. ``table_timestamp()`` is up to date once it has been computed.
+          int64 []. With an eviction_threshold, the timestamp of the batch; see data_time.py. The
+          time is up to date once it has been computed.
 
         Raises:
-          ValueError: The table evicts, and the batch has no timestamp.
+          ValueError: The table evicts by seconds, and the batch has no timestamp.
         """
         if self.thresholds is None:
             self.set_thresholds(Thresholds())
         if not self.evicts:
-            return global_step
+            return super().version_of_step(global_step)
         keys = [lookup.keys for shard in self.shards for lookup in shard.lookups]
-        timestamp = feature_spec.batch_timestamp(self.graph, keys)
-        if timestamp is None:
-            raise ValueError(
-                f"the batch has no timestamp, by which table {self.table_name!r} evicts; add "
-                "FeatureSpec(..., is_timestamp=True) to those of the dataset, or add the tensor to "
-                "the collection ASCEND_TIMESTAMP"
-            )
-        latest = table_timestamp()
-        # One op: between a read and an assignment, another worker could assign a later timestamp.
-        with graphs.colocate_with(latest.handle, ignore_existing=True):
-            advance = _ops.gen.rec_estimator_assign_max(latest.handle, timestamp)
-        with tf.control_dependencies([advance]):
-            return tf.identity(timestamp)
+        return time_of_batch(self.table_name, keys, _eviction_thresholds(self.graph))
 
     def version_of_write(self) -> tf.Tensor:
-        """int64 []. The greatest timestamp so far if the table evicts, else the global step.
+        """int64 []. The time of the data if the table evicts by it, else as in EmbeddingTable.
 
-        -1 until a lookup has set the thresholds, and before the first timestamp.
+        -1 while a lookup may set thresholds, and before the first timestamp.
         """
-        if self.thresholds is None:
+        if self.evicts:
+            return time_or_unknown(table_timestamp().read_value())
+        if self._may_get_thresholds:
             return tf.constant(NEVER_TRAINED, tf.int64)
-        if not self.evicts:
-            return super().version_of_write()
-        return time_or_unknown(table_timestamp().read_value())
+        return super().version_of_write()
 
     def evict(self) -> tf.Tensor:
         """Evicts the keys that were not trained for ``eviction_threshold`` seconds.
 
-        The data's timestamps count, not the clock. An evicted key starts again from count 0, its
-        initial vector and fresh slots.
+        The data's timestamps count, not the clock. A table with an ``evict_option`` evicts the keys
+        that this rule selects. An evicted key starts again from count 0, its initial vector and
+        fresh slots.
 
         Returns:
           int64 []. The number of evicted keys, with those that were only counted.
 
         Raises:
-          ValueError: No lookup of the table has an eviction_threshold.
+          ValueError: The table has no evict_option, and no lookup of it an eviction_threshold.
         """
         return super().evict()
 
     def eviction(self, rule: Optional[EvictionRule] = None) -> Eviction:
         """As in EmbeddingTable."""
         threshold = self.thresholds.eviction_threshold if self.thresholds else None
-        if not threshold and (rule or self.rule_of_optimizer):
+        own = rule or self.ev_option.evict_option or self.rule_of_optimizer
+        if not threshold and own is not None:
             return super().eviction(rule)
         if not threshold:
             raise ValueError(
                 f"table {self.table_name!r} must have an eviction_threshold, got {self.thresholds}"
-                "; give it in access_and_evict_config or in the FeatureSpec"
+                "; give it in access_and_evict_config or in the FeatureSpec, or give create_table "
+                "an evict_option"
             )
         # The op evicts a key iff timestamp - version > steps_to_live.
         latest, handles = table_timestamp().read_value(), [shard.handle for shard in self.shards]
@@ -320,17 +322,10 @@ class SparseTable(EmbeddingTable):
         return f"<rec_estimator.SparseTable {self.name!r} dim={self.dim} max_rows={self.max_rows}>"
 
 
-def table_timestamp() -> tf.Variable:
-    """Returns the variable with the greatest timestamp of all batches that trained a table.
-
-    The first call in a graph makes it. Checkpoints contain it, except those of a run in which no
-    table had an eviction_threshold.
-
-    Returns:
-      int64 [], of the default graph.
-    """
-    for variable in tf.global_variables():
-        if variable.op.name == TIMESTAMP_VARIABLE:
-            return variable
-    with tf.init_scope(), tf.name_scope(None), tf.device("/device:CPU:0"):
-        return OptionalVariable(0, TIMESTAMP_VARIABLE)
+def _eviction_thresholds(graph: tf.Graph) -> List[int]:
+    """The eviction_threshold of each table of a graph that has one."""
+    return [
+        table.thresholds.eviction_threshold or 0
+        for table in graph_tables(graph)
+        if isinstance(table, SparseTable) and table.thresholds is not None and table.evicts
+    ]

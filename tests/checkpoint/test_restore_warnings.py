@@ -16,7 +16,7 @@ import rec_estimator as rec
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOW = 1_700_000_000  # A timestamp of the data, in seconds since 1970.
-WEEK = 7 * 86400
+HOUR = 3600
 
 
 class Messages(logging.Handler):
@@ -45,7 +45,7 @@ class Model:
             tf.int64, 2, name, tf.ones_initializer(), device_vocabulary_size=1000
         )
         self.keys, self.now = tf.placeholder(tf.int64, [None]), tf.placeholder(tf.int64, [])
-        config = {"access_threshold": 0, **({"eviction_threshold": WEEK} if evicts else {})}
+        config = {"access_threshold": 0, **({"eviction_threshold": HOUR} if evicts else {})}
         if evicts:
             tf.add_to_collection(rec.ASCEND_TIMESTAMP, self.now)
         values = rec.sparse_lookup(
@@ -110,9 +110,10 @@ def test_steps_are_not_read_as_seconds_when_a_table_begins_to_evict(tmp_path, wa
         model.train(session, [0, 1])
         assert session.run(model.evict) == 0
         # From that eviction on, the age counts.
-        model.train(session, [0], NOW + WEEK - 1)
+        for seconds in [*range(60, HOUR, 60), HOUR - 1]:
+            model.train(session, [0], NOW + seconds)
         assert session.run(model.evict) == 0
-        model.train(session, [0], NOW + WEEK)
+        model.train(session, [0], NOW + HOUR)
         assert session.run(model.evict) == 4
         assert unit_in(rec.Saver().save(session, str(tmp_path / "own"))) == b"second"
 
@@ -255,7 +256,7 @@ def test_a_resumed_run_that_begins_to_evict_keeps_its_rows(tmp_path):
 
     assert train(5, {}) == [1] * 5
     with Messages() as messages:
-        assert train(2, {"eviction_threshold": WEEK}) == [NOW] * 5
+        assert train(2, {"eviction_threshold": HOUR}) == [NOW] * 5
     assert ["its versions are steps there" in message for message in messages] == [True]
 
 

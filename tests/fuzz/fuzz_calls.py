@@ -181,11 +181,9 @@ class Caller:
             )
             for kind in TABLES
         }
-        # Not one for both: assign_max may leave a number that is no time.
-        for name in ("variable", "time"):
-            variable = tf.Variable(3, dtype=tf.int64, use_resource=True)
-            session.run(variable.initializer)
-            handles[name] = variable.handle
+        variable = tf.Variable(3, dtype=tf.int64, use_resource=True)
+        session.run(variable.initializer)
+        handles["variable"] = variable.handle
         handles["queue"] = tf.raw_ops.FIFOQueueV2(component_types=[tf.int64])
         # A placeholder hides the static shape.
         handles["two"] = tf.placeholder_with_default(

@@ -139,12 +139,12 @@ VALID_CALLS = {
     "table_admits": {"table": Table("filtered"), "keys": KEYS, "counted_keys": KEYS},
     "table_contains": {"table": Table("filtered"), "keys": KEYS},
     "check_row_limit": {"rows": [np.int64(1), np.int64(2)], "table_name": "t", "max_rows": 3},
-    "assign_max": {"variable": Table("variable"), "value": np.int64(7)},
     "advance_time": {
-        "variable": Table("time"),
+        "variable": Table("variable"),
         "reading": np.int64(7),
         "most_seconds": 2,
         "tolerance": 3,
+        "keeps_late": True,
     },
     "ops_fingerprint": {},
     "table_evict": {

@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.rec_sdk.sparse_table import table_timestamp
+from rec_estimator.rec_sdk.data_time import table_timestamp
 
 ONES = tf.ones_initializer()
 NINES = [9.0, 9.0]

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time by which TimeEvict measures the age of keys: readings of a clock
-// that may jump, without the jumps.
+// The time by which tables measure the age of keys in seconds: readings of a
+// clock that may jump, without the jumps.
 #ifndef REC_ESTIMATOR_OPS_CORE_EVICT_TABLE_CLOCK_H_
 #define REC_ESTIMATOR_OPS_CORE_EVICT_TABLE_CLOCK_H_
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 
 namespace rec_estimator {
 
@@ -26,15 +27,22 @@ class TableClock {
   // [0, kMostSeconds); 0: none.
   //
   // A reading that is behind by more than the tolerance is of a clock that was
-  // set back. From then on the time advances by what passes on this clock.
+  // set back. From then on the time advances by what passes on this clock,
+  // until a reading is closer to the time as it is: the clock was set right.
   int64_t Advance(int64_t time, int64_t reading) {
     if (reading == 0) return time;
     if (time == 0) return reading;
-    const int64_t present = reading + ahead_;
+    if (std::abs(reading - time) < std::abs(Present(reading) - time)) {
+      ahead_ = 0;
+    }
+    const int64_t present = Present(reading);
     if (present > time) return time + std::min(present - time, most_seconds_);
     if (time - present > tolerance_) ahead_ = time - reading;
     return time;
   }
+
+  // What the last reading tells: it may be behind the time, or ahead of it.
+  int64_t Present(int64_t reading) const { return reading + ahead_; }
 
  private:
   const int64_t most_seconds_;

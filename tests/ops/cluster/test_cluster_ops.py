@@ -73,10 +73,16 @@ def variable(value, dtype=tf.int64):
     return tf.Variable(value, dtype=dtype, use_resource=True)
 
 
-def test_assign_max_of_many_threads_keeps_the_greatest_value():
+def advance_time(time, reading):
+    return _ops.gen.rec_estimator_advance_time(
+        time.handle, reading, most_seconds=1000, tolerance=1000
+    )
+
+
+def test_the_time_that_many_threads_advance_is_their_latest_reading():
     latest = variable(0)
     value = tf.placeholder(tf.int64, [])
-    advance = _ops.gen.rec_estimator_assign_max(latest.handle, value)
+    advance = advance_time(latest, value).op
     seen = []
     with tf.Session() as session:
         session.run(latest.initializer)
@@ -97,7 +103,7 @@ def test_assign_max_of_many_threads_keeps_the_greatest_value():
     assert len(seen) == 400 and all(after >= assigned for assigned, after in seen)
 
 
-def test_assign_max_refuses_another_variable():
+def test_advance_time_refuses_another_variable():
     for latest, error, message in (
         (variable([0]), tf.errors.InvalidArgumentError, r"must be int64 \[\]"),
         (variable(0, tf.int32), tf.errors.InvalidArgumentError, r"must be int64 \[\]"),
@@ -105,9 +111,9 @@ def test_assign_max_refuses_another_variable():
         with tf.Session() as session:
             session.run(latest.initializer)
             with pytest.raises(error, match=message):
-                session.run(_ops.gen.rec_estimator_assign_max(latest.handle, np.int64(1)))
+                session.run(advance_time(latest, np.int64(1)))
     with tf.Session() as session, pytest.raises(tf.errors.OpError, match="not|initialized"):
-        session.run(_ops.gen.rec_estimator_assign_max(variable(0).handle, np.int64(1)))
+        session.run(advance_time(variable(0), np.int64(1)))
 
 
 def test_the_fingerprint_of_the_ops_is_the_same_in_another_process():

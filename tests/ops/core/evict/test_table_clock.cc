@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TableClock: the time of TimeEvict, by a clock that jumps and by data out of
+// TableClock: the time of tables, by a clock that jumps and by data out of
 // order.
 #include <algorithm>
 #include <cstdint>
@@ -43,8 +43,24 @@ TEST(AClockThatWasSetBackGoesOnFromTheTime) {
   EXPECT_EQ(clock.Advance(kNow, kNow - 4), kNow + 2);
   EXPECT_EQ(clock.Advance(kNow + 2, kNow - kYear), kNow + 2);
   EXPECT_EQ(clock.Advance(kNow + 2, kNow - kYear + 7), kNow + 9);
-  // Set right again, it jumps ahead.
-  EXPECT_EQ(clock.Advance(kNow + 9, kNow + 9), kNow + 19);
+  // Set right again, it tells the time.
+  EXPECT_EQ(clock.Advance(kNow + 9, kNow + 11), kNow + 11);
+  EXPECT_EQ(clock.Present(kNow + 11), kNow + 11);
+}
+
+TEST(OneWrongReadingOfLongAgoChangesNothing) {
+  TableClock clock(10, 5);
+  EXPECT_EQ(clock.Advance(kNow, 1), kNow);
+  EXPECT_EQ(clock.Advance(kNow, kNow + 1), kNow + 1);
+  EXPECT_EQ(clock.Advance(kNow + 1, kNow + 3), kNow + 3);
+}
+
+TEST(ALateReadingTellsHowLateItIs) {
+  TableClock clock(10, 5);
+  EXPECT_EQ(clock.Advance(kNow, kNow - 3), kNow);
+  EXPECT_EQ(clock.Present(kNow - 3), kNow - 3);
+  EXPECT_EQ(clock.Advance(kNow, kNow - kYear), kNow);
+  EXPECT_EQ(clock.Present(kNow - kYear), kNow);
 }
 
 TEST(TheGreatestTimesDoNotOverflow) {
