@@ -165,7 +165,7 @@ class RecEstimator(_LoopCheckedEstimator):
         TensorFlow, a path, or a ``vars_to_warm_start`` that is one expression, takes the rows of
         trainable tables. A ``vars_to_warm_start`` that is a list of expressions also takes the
         slots ``<table>/<slot>`` that match. ``var_name_to_prev_var_name`` may name tables. A list
-        of these is taken in order: of two sources that select a table, the later one counts.
+        or tuple of these is taken in order: of two sources that select a table, the later counts.
       embedding_features: EmbeddingFeature declarations. None: model_fn does all lookups itself.
       table_optimizer: One of ``rec_estimator.optimizers``. It updates the tables that the optimizer
         of model_fn does not update, so that a model_fn with a stock optimizer needs no change.

@@ -729,13 +729,14 @@ class Capacity:
     thousands of rows, so it is nearly the choice of the whole table.
 
     Attributes:
-      max_rows: Rows of the whole table, from 1, on disk and in memory. A partitioned table gives
-        each shard its part. A table that was restored with more shrinks step by step. None: as many
-        as there is memory for; needs ``table_memory_bytes``.
+      max_rows: Rows of the whole table, from 1, on disk and in memory. A partitioned table divides
+        them evenly among its shards, and needs one for each. A table that was restored with more
+        shrinks step by step. None: as many as there is memory for; needs ``table_memory_bytes``.
       policy: "lfu" evicts the rows with the least counts, and the oldest among equals; "lru" those
         that were trained longest ago; "lfu_decay" is lfu with counts that lose half of their worth
         in each half_life since the row was trained. "lru" and "lfu_decay" need a global step.
-      half_life: Steps, from 1, with "lfu_decay"; None otherwise.
+      half_life: Steps, from 1, with "lfu_decay"; None otherwise. Not with TimeEvict, with which
+        rows know the second in which they were trained, not the step.
 
     Raises:
       ValueError: An argument is out of range.
@@ -773,10 +774,16 @@ class Capacity:
         """Whether the policy reads when rows were trained."""
         return self.policy != "lfu"
 
-    def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
+    def handle_attrs(self, part: int, num_parts: int) -> Dict[str, Any]:
         """The attributes of the handle of a shard."""
+        rows = self.max_rows or 0
+        if 0 < rows < num_parts:
+            raise ValueError(
+                f"max_rows must be >= {num_parts}, the number of shards of the table, got {rows}; "
+                "a shard has one row at least"
+            )
         return {
-            "capacity_rows": -(-(self.max_rows or 0) // num_shards),
+            "capacity_rows": rows // num_parts + (part < rows % num_parts),
             "capacity_policy": self.policy,
             "capacity_half_life": self.half_life or 1,
         }
@@ -803,7 +810,8 @@ class EmbeddingVariableOption:
     Raises:
       TypeError: An option has the wrong type.
       ValueError: Both ckpt and pretrained are given, evict_option is a list, ht_partition_num is
-        below 1, or a CBFFilter is combined with several tiers or files.
+        below 1, or a CBFFilter is combined with several tiers or files, or a half_life with
+        TimeEvict.
 
     Example:
       >>> init = rec.InitializerOption(default_value_dim=8)
@@ -857,6 +865,12 @@ class EmbeddingVariableOption:
             raise ValueError(
                 f"pretrained must be None with ckpt={self.ckpt!r}, got {self.pretrained!r}; a new "
                 "table takes its rows from one of them"
+            )
+        decays = self.capacity is not None and self.capacity.half_life is not None
+        if decays and isinstance(self.evict_option, TimeEvict) and self.evict_option.is_on:
+            raise ValueError(
+                f"capacity must not be {self.capacity!r} with TimeEvict, with which versions "
+                "count seconds instead of steps; use another policy, or GlobalStepEvict"
             )
         kind = self.storage_option.storage_type or StorageType.DEFAULT
         if isinstance(self.filter_option, CBFFilter) and (kind.has_tiers or kind.has_files):

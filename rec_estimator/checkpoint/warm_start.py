@@ -215,13 +215,13 @@ def as_settings(warm_start_from: object) -> object:
 
     Args:
       warm_start_from: Prefix of a checkpoint, a folder with checkpoints, a SavedModel's folder,
-        WarmStartSettings, a list of these, or None.
+        WarmStartSettings, a list or tuple of these, or None.
 
     Returns:
       A TableWarmStart; None and objects of other classes unchanged, for the Estimator to check.
 
     Raises:
-      ValueError: The list is empty or has something else.
+      ValueError: The list or tuple is empty or has something else.
     """
     if isinstance(warm_start_from, (str, bytes, os.PathLike)):
         path = tf.compat.as_str(os.fspath(warm_start_from))
@@ -231,7 +231,7 @@ def as_settings(warm_start_from: object) -> object:
         settings = TableWarmStart(*warm_start_from)
         settings.resize_rows = getattr(warm_start_from, "resize_rows", False)
         return settings
-    if isinstance(warm_start_from, list):
+    if isinstance(warm_start_from, (list, tuple)):
         converted = [as_settings(each) for each in warm_start_from]
         sources = [each for each in converted if isinstance(each, TableWarmStart)]
         if not sources or len(sources) < len(converted):

@@ -121,10 +121,10 @@ class SparseTable(EmbeddingTable):
         vectors = super()._initial_vectors(initializer, shape)
         return vectors if self.init_param == 1 else vectors * self.init_param
 
-    def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
+    def handle_attrs(self, part: int, num_parts: int) -> Dict[str, Any]:
         """Same as for EmbeddingTable, with the row limit, padding and frozen keys."""
         return {
-            **super().handle_attrs(num_shards),
+            **super().handle_attrs(part, num_parts),
             # A shard does not know the others; CheckRowLimit checks their sum before each step.
             "max_rows": self.max_rows,
             "has_padding_key": True,

@@ -70,7 +70,7 @@ class LogicalTable(Protocol):
     def shards(self) -> Sequence["SavedShard"]:
         """See EmbeddingTable."""
 
-    def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
+    def handle_attrs(self, part: int, num_parts: int) -> Dict[str, Any]:
         """See EmbeddingTable."""
 
     def set_initializer(self) -> None:

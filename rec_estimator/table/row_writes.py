@@ -188,7 +188,7 @@ def _shard_rows(
         table_name=table.name,
         dim=table.dim,
         value_dtype=table.row_dtype,
-        has_padding_key=bool(table.handle_attrs(len(shards)).get("has_padding_key")),
+        has_padding_key=bool(table.handle_attrs(0, len(shards)).get("has_padding_key")),
     )
     with tf.control_dependencies([check]):
         split = _ops.gen.rec_estimator_shard_keys_split(keys, N=len(shards))

@@ -63,7 +63,7 @@ class TableShard(VariableLike):
         self._asked_alone: Dict[tf.Operation, tf.Operation] = {}
         with tf.device(device), tf.name_scope(None):
             self.handle: tf.Tensor = _ops.gen.rec_estimator_table_handle(
-                shared_name=self.name, name=self.name, **table.handle_attrs(num_parts)
+                shared_name=self.name, name=self.name, **table.handle_attrs(part, num_parts)
             )
         placement.check_device(self.name, self.handle.device, device)
         with graphs.colocate_with(self.handle), tf.name_scope(f"{self.handle.op.name}/"):

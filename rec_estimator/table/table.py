@@ -151,15 +151,16 @@ class EmbeddingTable(WritableTable):
     ) -> tf.Tensor:
         return initializer(shape, dtype=tf.float32)
 
-    def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
-        """The attributes of the op that makes the handle of one of ``num_shards`` shards."""
+    def handle_attrs(self, part: int, num_parts: int) -> Dict[str, Any]:
+        """The attributes of the op that makes the handle of shard ``part`` of ``num_parts``."""
         attrs = {"dim": self.dim, "version_unit": self.version_unit, **_row_attrs(self)}
         if self.filter is not None:
             # The filter of every shard has the size for the whole table.
             attrs.update(self.filter.handle_attrs())
-        for limit in (self.ev_option.capacity, self.disk_storage):
-            if limit is not None:
-                attrs.update(limit.handle_attrs(num_shards))
+        if self.ev_option.capacity is not None:
+            attrs.update(self.ev_option.capacity.handle_attrs(part, num_parts))
+        if self.disk_storage is not None:
+            attrs.update(self.disk_storage.handle_attrs(num_parts))
         return attrs
 
     @property

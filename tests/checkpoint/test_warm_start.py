@@ -349,17 +349,18 @@ def test_of_several_sources_the_later_one_that_selects_a_table_or_variable_count
     session.close()
 
 
-def test_paths_in_a_list_are_sources_too(tmp_path):
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_paths_in_a_list_are_sources_too(tmp_path, kind):
     first, _ = write_source(tmp_path / "first", batch=(1, 2))
     second, second_rows = write_source(tmp_path / "second", batch=(3, 4, 5))
     user = make_table("user")
-    warm_start_tables([first, second])
+    warm_start_tables(kind([first, second]))
     session, rows = initialized(user)
     assert rows == [second_rows]
     session.close()
 
 
-@pytest.mark.parametrize("sources", [[], ["model", 3]], ids=str)
+@pytest.mark.parametrize("sources", [[], (), ["model", 3]], ids=str)
 def test_a_list_without_sources_is_an_error(sources):
     with pytest.raises(ValueError, match="warm_start_from must be a list of checkpoints and"):
         warm_start.as_settings(sources)

@@ -22,7 +22,7 @@ from rec_estimator.graph_passes.walk import ancestors
 
 ROWS = 512
 USER = {"access_threshold": 3, "eviction_threshold": 60}
-ITEM = {"access_threshold": 1, "eviction_threshold": 25}
+ITEM = {"access_threshold": 1, "eviction_threshold": 8}
 SPECS = [
     rec.FeatureSpec("user", **USER),
     rec.FeatureSpec("item", index_key="item_ids", **ITEM),

@@ -108,6 +108,49 @@ def test_coldest_rows_go_and_those_of_the_step_stay(policy, shards, value_dtype)
         assert len(kept) <= 30 and kept >= {*hot, *new}
 
 
+@pytest.mark.parametrize("policy", ["lfu", "lru"])
+def test_coldest_rows_go_whether_versions_are_steps_or_seconds(policy):
+    time = tf.placeholder(tf.int64, [], name="time")
+    model = Model(rec.Capacity(5, policy), evict_option=rec.TimeEvict(10**6, "time"))
+    with model.session() as session:
+        for step, keys in enumerate([[0, 1, 2] * 9, [3, 4], [5, 6], [0, 7]]):
+            feed = {model.keys: keys, time: 1_700_000_000 + 500 * step}
+            session.run(model.train, feed)
+        kept = sorted(session.run(model.export).keys)
+    if policy == "lfu":
+        # One of the two youngest that occurred once, and the rows of the step.
+        assert kept in ([0, 1, 2, 5, 7], [0, 1, 2, 6, 7])
+    else:
+        assert kept in ([0, 3, 5, 6, 7], [0, 4, 5, 6, 7])
+
+
+def test_decay_by_steps_is_refused_with_versions_in_seconds():
+    capacity, rule = rec.Capacity(5, "lfu_decay", 50), rec.TimeEvict(60)
+    with pytest.raises(ValueError, match="capacity must not be Capacity.*50. with TimeEvict, with"):
+        rec.EmbeddingVariableOption(capacity=capacity, evict_option=rule)
+    for rule in (rec.TimeEvict(), rec.GlobalStepEvict(60), rec.L2WeightEvict(0.1)):
+        rec.EmbeddingVariableOption(capacity=capacity, evict_option=rule)
+
+
+@pytest.mark.parametrize("max_rows, shards", [(10, 8), (8, 8), (30, 7), (1000, 3)])
+def test_shards_together_keep_max_rows(max_rows, shards):
+    model = Model(rec.Capacity(max_rows), shards)
+    parts = [shard.handle.op.get_attr("capacity_rows") for shard in model.table]
+    assert sum(parts) == max_rows and max(parts) - min(parts) <= 1
+    with model.session() as session:
+        for begin in range(0, 3 * max_rows, 10):
+            session.run(model.train, {model.keys: np.arange(begin, begin + 10)})
+        for key in range(shards):  # A step keeps its rows.
+            session.run(model.train, {model.keys: [key]})
+        size = session.run(model.size)
+        assert 0.9 * max_rows - shards <= size <= max_rows
+
+
+def test_each_shard_needs_a_row():
+    with pytest.raises(ValueError, match="max_rows must be >= 8, the number of shards of the t"):
+        Model(rec.Capacity(7), shards=8)
+
+
 def test_step_that_alone_exceeds_the_capacity_keeps_its_rows_until_the_next_one():
     model = Model(rec.Capacity(10))
     with model.session() as session:
