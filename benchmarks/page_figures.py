@@ -5,7 +5,7 @@ import collections
 import statistics
 from typing import Any, Dict, List
 
-from benchmarks import bench_distributed, bench_narrow_tables, bench_pipeline
+from benchmarks import bench_capacity, bench_distributed, bench_narrow_tables, bench_pipeline
 from benchmarks.columns import NONE, by_kind, by_line, by_row, figure, fill, table
 
 Result = Dict[str, Any]
@@ -53,15 +53,29 @@ def filter_costs(found: Result) -> str:
 
 @figure("docs/filters.md", "bench_capacity")
 def capacity(found: Result) -> str:
-    hits = "{hits[STREAM/KIND][table]:.1f %} / {hits[STREAM/KIND][cache]:.1f %}"
-    lines = {
-        "time of a step over that of a table without a limit": "{cost[step][KIND]:.2f}",
-        "the same of CPU time": "{cost[step, CPU][KIND]:.2f}",
-        "hits, Zipf ids: table / all rows": hits.replace("STREAM", "Zipf"),
-        "hits, drifting ids: table / all rows": hits.replace("STREAM", "drifting"),
-        "memory after 100,000 steps over that after 10,000": "{memory[KIND][growth]:.2f}",
-    }
-    return by_kind(found, {'`"lfu"`': "lfu", '`"lru"`': "lru"}, lines)
+    policies = bench_capacity.POLICIES
+
+    def line(text: str, cell: str) -> List[str]:
+        return [text, *(cell.replace("POLICY", policy) for policy in policies)]
+
+    lines = []
+    for size in found["sizes"]:
+        for base, text in (("all", "has all ids"), ("grows", "grows")):
+            for what, name in (("step, CPU", "CPU time"), ("step", "time")):
+                cell = f"{{sizes[{size}][cost][{what}][{base}][POLICY]:.2f}}"
+                lines.append(
+                    line(f"{size}: {name} of a step over that of a table that {text}", cell)
+                )
+        lines.append(
+            line(f"{size}: distinct ids without a row", f"{{sizes[{size}][new][POLICY]:.1f %}}")
+        )
+    for name in ("Zipf", "drifting"):
+        hits = f"{{hits[{name}/POLICY][table]:.1f %}} / {{hits[{name}/POLICY][cache]:.1f %}}"
+        lines.append(line(f"hits, {name} ids: table / all rows", hits))
+    growth = line(
+        "memory after 100,000 steps over that after 10,000", "{memory[POLICY][growth]:.2f}"
+    )
+    return by_line(found, ["", *(f'`"{policy}"`' for policy in policies)], *lines, growth)
 
 
 @figure("docs/small_tables.md", "bench_row_dtypes")

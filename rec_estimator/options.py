@@ -726,7 +726,9 @@ class Capacity:
 
     Evicted rows leave as with ``table.evict()``: slots and counts go with them, and the next delta
     says so. Rows of running steps stay. Which rows are coldest is decided within windows of
-    thousands of rows, so it is nearly the choice of the whole table.
+    thousands of rows, so it is nearly the choice of the whole table. Neither threads nor a restart
+    change the choice, if versions are global steps: with TimeEvict, and without a global step, a
+    restarted training may keep other rows.
 
     Attributes:
       max_rows: Rows of the whole table, from 1, on disk and in memory. A partitioned table divides

@@ -157,10 +157,9 @@ class EmbeddingTable(WritableTable):
         if self.filter is not None:
             # The filter of every shard has the size for the whole table.
             attrs.update(self.filter.handle_attrs())
-        if self.ev_option.capacity is not None:
-            attrs.update(self.ev_option.capacity.handle_attrs(part, num_parts))
-        if self.disk_storage is not None:
-            attrs.update(self.disk_storage.handle_attrs(num_parts))
+        capacity, storage = self.ev_option.capacity, self.disk_storage
+        attrs.update(capacity.handle_attrs(part, num_parts) if capacity else {})
+        attrs.update(storage.handle_attrs(num_parts) if storage else {})
         return attrs
 
     @property

@@ -108,6 +108,39 @@ def test_coldest_rows_go_and_those_of_the_step_stay(policy, shards, value_dtype)
         assert len(kept) <= 30 and kept >= {*hot, *new}
 
 
+@POLICIES
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_restart_does_not_change_which_rows_a_full_table_keeps(policy, shards, tmp_path):
+    def train(model, session, steps):
+        for step in steps:
+            keys = np.random.default_rng(step).integers(-2000, 2000, 300)
+            session.run(model.train, {model.keys: keys})
+
+    def rows(model, session):
+        return [column.tolist() for column in session.run(model.export)]
+
+    found = []
+    for restart in (None, 11, 19):
+        with tf.Graph().as_default():
+            tf.set_random_seed(1)
+            model, saver = Model(capacity_of(600, policy), shards), rec.Saver()
+            with model.session() as session:
+                train(model, session, range(restart or 20))
+                prefix = saver.save(session, str(tmp_path / "model.ckpt"))
+                if restart is None:
+                    found.append(rows(model, session))
+                    continue
+        with tf.Graph().as_default():
+            tf.set_random_seed(1)
+            model, saver = Model(capacity_of(600, policy), shards), rec.Saver()
+            with model.session() as session:
+                saver.restore(session, prefix)
+                train(model, session, range(restart, 20))
+                found.append(rows(model, session))
+    assert 500 < len(found[0][0]) <= 600
+    assert found[1] == found[0] and found[2] == found[0]
+
+
 @pytest.mark.parametrize("policy", ["lfu", "lru"])
 def test_coldest_rows_go_whether_versions_are_steps_or_seconds(policy):
     time = tf.placeholder(tf.int64, [], name="time")

@@ -49,6 +49,13 @@ uint64_t WarmthOf(const CapacitySpec& spec, EntryRef entry, int64_t now) {
   return static_cast<uint64_t>((score + UINT32_MAX) * (1 << 20));
 }
 
+// Parts are not exactly equal. Hashes of keys make far more rows improbable,
+// and what is beyond stays.
+size_t MostRowsIn(const EvictionWindow& window) {
+  const auto rows = static_cast<size_t>(window.rows);
+  return window.parts == 1 ? rows : rows + rows / 8 + 64;
+}
+
 }  // namespace
 
 Capacity::Capacity(const CapacitySpec& spec, StripeSet* stripes,
@@ -69,10 +76,9 @@ void Capacity::ListColdest(const EvictionWindow& window, int64_t now,
                            ColdRows* rows) {
   for (uint64_t rest = window.stripes; rest != 0; rest &= rest - 1) {
     const int s = __builtin_ctzll(rest);
-    stripes_[s].index().ScanFrom(&hand_[s], [&](EntryRef entry) {
-      if (rows->is_full()) return false;
-      if (entry.has_row()) rows->Add(WarmthOf(spec_, entry, now), entry);
-      return true;
+    stripes_[s].index().ForEach([&](EntryRef entry) {
+      if (!entry.has_row() || !window.Contains(entry.key())) return;
+      if (!rows->is_full()) rows->Add(WarmthOf(spec_, entry, now), entry);
     });
   }
   const HeldKeys held = holders_.KeysIn(window.stripes);
@@ -86,7 +92,7 @@ void Capacity::ListColdest(const EvictionWindow& window, int64_t now,
 void Capacity::EvictFrom(EvictionWindow* window, int64_t now) {
   int64_t evicted = 0;  // Other threads write into the line of *window.
   try {
-    ColdRows coldest(static_cast<size_t>(window->rows));
+    ColdRows coldest(MostRowsIn(*window));
     ListColdest(*window, now, &coldest);
     const ColdRows::Row* const rows = coldest.begin();
     const size_t n = coldest.size();
@@ -129,7 +135,7 @@ Capacity::Trim::Trim(Capacity* capacity, int64_t occurrences, int64_t shared,
       left_(2 * occurrences +
             kFewWindows * WindowPlan::kWindowRows / WindowPlan::kMostPart),
       shared_(shared) {
-  if (lock_.owns_lock()) capacity_.plan_.Clear();
+  if (lock_.owns_lock()) capacity_.plan_.BeginStep(now);
 }
 
 Capacity::Trim::~Trim() {

@@ -2,9 +2,9 @@
 // Capacity: a table that is full takes away its coldest rows.
 //
 // At the end of a step, a table that has more rows than it may looks at windows
-// of its rows, and evicts the coldest of each, an eighth at most. The keys of a
-// window are as random as their hashes, so this is close to the coldest rows of
-// the table. The next window begins where the last one ended (window_plan.h).
+// of its rows (window_plan.h), and evicts the coldest of each, an eighth at
+// most. The keys of a window are as random as their hashes, so this is close to
+// the coldest rows of the table.
 //
 // So a step pays for the rows that it has added, and no step pays for a scan of
 // the table. Rows on disk are evicted without being read.
@@ -14,7 +14,8 @@
 //            of more windows than go once around the table
 //
 // The plan says how many rows each window evicts, so the threads do not change
-// which rows go. Another step may run at the same time; then it evicts nothing.
+// which rows go. Nor does a restart: what decides is in the checkpoint. Another
+// step may run at the same time; then it evicts nothing.
 //
 // A table may also share memory with others (memory_budget.h), besides such a
 // limit or instead of it. Its part of what they take too much is often a few
@@ -22,12 +23,10 @@
 #ifndef REC_ESTIMATOR_OPS_CORE_EVICT_CAPACITY_H_
 #define REC_ESTIMATOR_OPS_CORE_EVICT_CAPACITY_H_
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 
-#include "ops/core/base/key_hash.h"
 #include "ops/core/evict/cold_rows.h"
 #include "ops/core/evict/memory_budget.h"
 #include "ops/core/evict/window_plan.h"
@@ -76,8 +75,6 @@ class Capacity {
   RowStore& store_;
   const std::shared_ptr<MemoryBudget> budget_;
   KeyHolders holders_;
-  // Where the scan of each stripe goes on. Guarded by its lock.
-  std::array<uint64_t, kStripes> hand_{};
   std::mutex trimming_;  // Guards what follows. Taken before other locks.
   WindowPlan plan_;
   int64_t most_occurrences_ = 0;  // The most of late: a step takes rows first.

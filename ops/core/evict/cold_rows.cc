@@ -5,6 +5,8 @@
 #include <cmath>
 #include <new>
 
+#include "ops/core/base/key_hash.h"
+
 namespace rec_estimator {
 namespace {
 
@@ -24,8 +26,23 @@ ColdRows::ColdRows(size_t most) : most_(most) {
 void ColdRows::KeepColdest(size_t n) {
   if (size_ <= n) return;
   RemoveMost(n);
-  std::nth_element(rows_, rows_ + n, rows_ + size_);
+  if (size_ > n) ChooseAmongEquals(n);
   size_ = n;
+}
+
+void ColdRows::ChooseAmongEquals(size_t n) {
+  Row* const last = rows_ + n;
+  std::nth_element(rows_, last, rows_ + size_);
+  const uint64_t warmth = last->warmth;
+  Row* const equals = std::partition(
+      rows_, last, [=](const Row& row) { return row.warmth < warmth; });
+  if (equals == last) return;
+  Row* const warmer = std::partition(last, rows_ + size_, [=](const Row& row) {
+    return row.warmth == warmth;
+  });
+  std::nth_element(equals, last, warmer, [](const Row& a, const Row& b) {
+    return MixKey(a.entry.key()) < MixKey(b.entry.key());
+  });
 }
 
 void ColdRows::Remove(const HeldKeys& held) {

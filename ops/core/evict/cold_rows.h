@@ -15,7 +15,7 @@ namespace rec_estimator {
 // Used by one thread, which holds the locks of the rows' stripes.
 class ColdRows {
  public:
-  // The coldest row has the least warmth.
+  // The coldest row has the least warmth; among equals, the least hash.
   struct Row {
     uint64_t warmth;
     EntryRef entry;
@@ -35,14 +35,16 @@ class ColdRows {
   void Add(uint64_t warmth, EntryRef entry) {
     rows_[size_++] = {warmth, entry};
   }
-  // Removes all but the n coldest.
+  // Removes all but the n coldest, wherever they are in the index.
   void KeepColdest(size_t n);
   // Removes the rows of these keys.
   void Remove(const HeldKeys& held);
 
  private:
-  // Removes most of those that are not among the n coldest.
+  // Removes most of those that are warmer than the n coldest.
   void RemoveMost(size_t n);
+  // Moves the n coldest of more than n rows to the front.
+  void ChooseAmongEquals(size_t n);
 
   const size_t most_;
   size_t size_ = 0;

@@ -25,13 +25,22 @@ int StripesPerWindow(int64_t rows, int64_t window_rows) {
 }  // namespace
 
 WindowPlan::Size WindowPlan::SizeForLimit() const {
-  return {StripesPerWindow(max_rows_, kWindowRows), kWindowRows, kLeastPart};
+  return {StripesPerWindow(max_rows_, kWindowRows), kPartRows, kLeastPart};
 }
 
 WindowPlan::Size WindowPlan::SizeForBudget(int64_t excess, int64_t rows) {
   const int64_t window_rows = std::min(
       std::max(kLeastWindowRows, excess * kRowsPerEvicted), kWindowRows);
   return {StripesPerWindow(rows, window_rows), window_rows, INT64_MAX};
+}
+
+void WindowPlan::BeginStep(int64_t step) {
+  size_ = 0;
+  if (step == step_) return;
+  step_ = step;
+  const uint64_t place = static_cast<uint64_t>(step) * EvictionWindow::kSpread;
+  next_ = static_cast<int>(FastRange(place, kStripes));
+  round_ = place >> 32;
 }
 
 void WindowPlan::PlanRound(const StripeSet& stripes, int64_t shared,
@@ -48,6 +57,7 @@ void WindowPlan::PlanRound(const StripeSet& stripes, int64_t shared,
     if ((window.stripes & planned) != 0) return;
     planned |= window.stripes;
     next_ = (next_ / size.stripes + 1) * size.stripes % kStripes;
+    round_ += next_ == 0;
     windows_[static_cast<size_t>(size_++)] = window;
     rows -= window.excess;
     shared -= window.excess;
@@ -59,14 +69,24 @@ EvictionWindow WindowPlan::Next(const StripeSet& stripes, const Size& size,
                                 int64_t excess) const {
   // Windows of a budget may be of other sizes each time.
   const int begin = next_ / size.stripes * size.stripes;
-  EvictionWindow window{0, 0, 0};
+  EvictionWindow window{};
   for (int s = begin; s < begin + size.stripes; ++s) {
     window.stripes |= uint64_t{1} << s;
     window.rows += stripes[s].rows();
   }
   // A part of a stripe, or, of several, all rows.
-  if (size.stripes == 1) window.rows = std::min(window.rows, size.rows);
-  window.excess = std::max(excess, window.rows / size.least_part);
+  if (size.stripes == 1) {
+    const int64_t parts =
+        std::clamp<int64_t>(window.rows / size.rows, 1, kMostParts);
+    window.rows /= parts;
+    window.parts = static_cast<uint64_t>(parts);
+    window.part = round_ % window.parts;
+  }
+  // A long scan takes all that it may, so that there are few.
+  const bool takes_all =
+      window.rows > kWindowRows && size.least_part == kLeastPart;
+  window.excess =
+      std::max(excess, window.rows / (takes_all ? kMostPart : size.least_part));
   // All stripes are the whole table.
   if (size.stripes < kStripes) {
     window.excess =

@@ -2,18 +2,20 @@
 #include "ops/core/stripes/held_keys.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace rec_estimator {
 
-HeldKeys::HeldKeys(std::vector<int64_t> keys) : keys_(std::move(keys)) {
-  std::sort(keys_.begin(), keys_.end());
-  for (const int64_t key : keys_) bits_.set(BitOf(key));
-}
-
-bool HeldKeys::Contains(int64_t key) const {
-  return bits_[BitOf(key)] &&
-         std::binary_search(keys_.begin(), keys_.end(), key);
+HeldKeys::HeldKeys(const std::vector<int64_t>& keys)
+    : places_(2 * keys.size() + 1, kNone) {
+  for (const int64_t key : keys) {
+    if (Contains(key)) continue;
+    ++size_;
+    if (key == kNone) {
+      has_none_ = true;
+    } else {
+      places_[static_cast<size_t>(PlaceOf(key) - places_.data())] = key;
+    }
+  }
 }
 
 void KeyHolders::Add(const KeyHolder* holder) {
@@ -43,7 +45,7 @@ HeldKeys KeyHolders::KeysIn(uint64_t stripes) const {
       }
     }
   }
-  return HeldKeys(std::move(held));
+  return HeldKeys(held);
 }
 
 }  // namespace rec_estimator

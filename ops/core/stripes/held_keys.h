@@ -3,7 +3,6 @@
 #ifndef REC_ESTIMATOR_OPS_CORE_STRIPES_HELD_KEYS_H_
 #define REC_ESTIMATOR_OPS_CORE_STRIPES_HELD_KEYS_H_
 
-#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -29,19 +28,30 @@ class KeyHolder {
   ~KeyHolder() = default;
 };
 
-// A set of keys. A bit tells most keys that are not in it.
+// A set of keys, in a hash table that is at most half full.
 class HeldKeys {
  public:
   // Throws std::bad_alloc.
-  explicit HeldKeys(std::vector<int64_t> keys);
-  size_t size() const { return keys_.size(); }
-  bool Contains(int64_t key) const;
+  explicit HeldKeys(const std::vector<int64_t>& keys);
+  size_t size() const { return size_; }
+  bool Contains(int64_t key) const {
+    return key == kNone ? has_none_ : *PlaceOf(key) == key;
+  }
 
  private:
-  static constexpr size_t kBits = size_t{1} << 14;
-  static size_t BitOf(int64_t key) { return HashKey(key) % kBits; }
-  std::vector<int64_t> keys_;  // Ascending.
-  std::bitset<kBits> bits_;
+  static constexpr int64_t kNone = INT64_MIN;  // In places without a key.
+  // Where the key is, or would be.
+  const int64_t* PlaceOf(int64_t key) const {
+    size_t at = FastRange(HashKey(key), places_.size());
+    while (places_[at] != key && places_[at] != kNone) {
+      if (++at == places_.size()) at = 0;
+    }
+    return &places_[at];
+  }
+
+  std::vector<int64_t> places_;
+  size_t size_ = 0;
+  bool has_none_ = false;  // Whether kNone is one of the keys.
 };
 
 // All that holds keys of a table.

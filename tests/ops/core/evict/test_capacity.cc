@@ -8,13 +8,16 @@
 #include <numeric>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ops/core/evict/memory_budget.h"
 #include "ops/core/evict/window_plan.h"
 #include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
+#include "tests/ops/core/contents.h"
 #include "tests/ops/core/filters.h"
+#include "tests/ops/core/hash_secrets.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/steps.h"
 #include "tests/ops/core/testing.h"
@@ -135,6 +138,33 @@ TEST_WITHOUT_TSAN(AFullTableGivesTheMemoryOfFreeRowsBack) {
   EXPECT_TRUE(table.size() > kKept - kKept / 100);
 }
 
+// The rows of a table, in an order of their own, as a checkpoint has them.
+class SavedRows {
+ public:
+  explicit SavedRows(const EmbeddingTable& table) {
+    const Contents contents(table);
+    for (const Contents::Entry& entry : contents.admitted) {
+      keys_.push_back(entry.key);
+      counts_.push_back(entry.freq);
+      versions_.push_back(entry.version);
+      values_.push_back(entry.row[0]);
+      slots_.push_back(entry.row[1]);
+    }
+  }
+  bool RestoreTo(EmbeddingTable* table) const {
+    return table->Insert({keys_.data(),
+                          keys_.size(),
+                          values_.data(),
+                          {slots_.data()},
+                          counts_.data(),
+                          versions_.data()});
+  }
+
+ private:
+  std::vector<int64_t> keys_, counts_, versions_;
+  std::vector<float> values_, slots_;
+};
+
 // Two tables with limits, of which one has rows of 16 bits, and two that share
 // memory.
 Tables FullTables() {
@@ -173,6 +203,68 @@ TEST(FullTablesHaveTheSameBitsWhateverTheThreads) {
     EXPECT_TRUE(tables[2]->size() + tables[3]->size() <= 20002);
     if (n == 1) expected = BitsOf(tables);
     EXPECT_TRUE(BitsOf(tables) == expected);
+  }
+}
+
+// A table that keeps the coldest of all rows, of some stripes, of one and of a
+// part of one.
+struct FullTable {
+  int64_t max_rows;  // 0: it shares memory.
+  CapacitySpec::Policy policy;
+  int64_t keys, batch;
+
+  Tables Make() const {
+    Tables tables;
+    tables.push_back(std::make_unique<EmbeddingTable>(
+        1, 0.0f, FilterSpec{}, Keeping(max_rows, policy)));
+    tables[0]->EnsureSlots({{"Adagrad", 1, 0.1f}});
+    if (max_rows == 0) {
+      tables[0]->ShareMemory(std::make_shared<MemoryBudget>(keys / 2 * 43));
+    }
+    return tables;
+  }
+  // A step with keys at random. The first fills the table.
+  void Train(const Tables& tables, int64_t step) const {
+    std::mt19937_64 random(static_cast<uint64_t>(step));
+    const int64_t n = step == 0 ? keys : batch;
+    Batches batches;
+    batches.emplace_back(static_cast<size_t>(n), keys, 1, &random);
+    EXPECT_TRUE(Apply(tables, batches, step, SerialFor).ok());
+  }
+};
+
+// What a table has after these steps, of which those from `restart` on are
+// those of another process, whose index has another order.
+std::vector<int64_t> BitsAfter(const FullTable& full, int64_t restart) {
+  constexpr int64_t kSteps = 40;
+  auto secret = std::make_unique<WithSecret>(1);
+  Tables tables = full.Make();
+  for (int64_t step = 0; step < kSteps; ++step) {
+    if (step == restart) {
+      const Tables before = std::move(tables);
+      const SavedRows saved(*before[0]);
+      secret = std::make_unique<WithSecret>(2);
+      tables = full.Make();
+      EXPECT_TRUE(saved.RestoreTo(tables[0].get()));
+    }
+    full.Train(tables, step);
+  }
+  return BitsOf(*tables[0]);
+}
+
+TEST_WITHOUT_TSAN(ARestartDoesNotChangeWhichRowsAFullTableKeeps) {
+  for (const FullTable& full :
+       {FullTable{500, CapacitySpec::kLeastCounted, 2000, 200},
+        FullTable{500, CapacitySpec::kOldest, 2000, 200},
+        FullTable{500, CapacitySpec::kDecayed, 2000, 200},
+        FullTable{30000, CapacitySpec::kLeastCounted, 100000, 9000},
+        FullTable{30000, CapacitySpec::kOldest, 100000, 9000},
+        FullTable{0, CapacitySpec::kLeastCounted, 400000, 60}}) {
+    if (full.keys > kMostRows) break;
+    const std::vector<int64_t> bits = BitsAfter(full, -1);
+    for (const int64_t restart : {39, 30, 7}) {
+      EXPECT_TRUE(BitsAfter(full, restart) == bits);
+    }
   }
 }
 
