@@ -53,6 +53,8 @@ class Training:
         learning_rate of each optimizer. None: the learning rates are constant.
       clip_norm: The largest norm of all gradients together; a greater one is scaled down to it.
         The gradient of a row is the sum over its occurrences. None: gradients are not clipped.
+      factor: Makes a tensor, float32 [], which the learning rates of each step are multiplied by.
+        None: 1.
 
     Raises:
       ValueError: A name is unknown or a number is out of range.
@@ -68,6 +70,7 @@ class Training:
     table_optimizer: Optional[Settings] = None
     schedule: Optional[Settings] = None
     clip_norm: Optional[float] = None
+    factor: Optional[Callable[[], tf.Tensor]] = None
 
     def __post_init__(self) -> None:
         _check_call("optimizer", self.optimizer, OPTIMIZERS, required=("learning_rate",))
@@ -102,6 +105,8 @@ class Training:
             decay = SCHEDULES[schedule.pop("name")]
             step = tf.train.get_or_create_global_step()
             arguments["learning_rate"] = decay(arguments["learning_rate"], step, **schedule)
+        if self.factor is not None:
+            arguments["learning_rate"] *= self.factor()
         return OPTIMIZERS[settings["name"]](**arguments)
 
 

@@ -744,6 +744,28 @@ def ps_without_library(folder):
         job.close()
 
 
+def zoo(folder):
+    """The command that trains a model of the zoo on schema.yaml, in each task."""
+    from model_zoo import __main__ as command
+
+    settings = ["data.cache_dir=cache", "train.batch_size=16", "train.epochs=2"]
+    settings += ["validation.learning_rate_factor=0.5", "hooks.progress=false"]
+    arguments = ["train", "neumf", "--data", "schema.yaml", "--model_dir", "model"]
+    arguments += [text for setting in settings for text in ("--set", setting)]
+
+    def train(folder):
+        del folder
+        sys.exit(command.main(arguments))
+
+    job, tasks = Job(folder, ps=1, workers=1), (("chief", 0), ("worker", 0), ("evaluator", 0))
+    try:
+        for task in (("ps", 0), *tasks):
+            job.start(*task, train)
+        return [job.wait(*task, seconds=150) for task in tasks]
+    finally:
+        job.close()
+
+
 def main():
     scenario, folder = sys.argv[1:]
     folder = pathlib.Path(folder)

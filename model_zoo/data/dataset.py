@@ -65,6 +65,18 @@ class DataSet(abc.ABC):
           ValueError: There is no such part.
         """
 
+    @abc.abstractmethod
+    def count_training_rows(self) -> int:
+        """Returns the number of training rows; counts them if it is not known."""
+
+    @abc.abstractmethod
+    def check_order(self) -> None:
+        """Checks that training rows are in order of time, as far as times are known.
+
+        Raises:
+          ValueError: A row is earlier than the one before it.
+        """
+
     def input_fn(
         self,
         part: str,
@@ -254,6 +266,13 @@ class MemoryDataSet(DataSet):
         """Returns the number of rows of a part."""
         check_part(part)
         return len(self._parts[part]) if part in self._parts else 0
+
+    def count_training_rows(self) -> int:
+        """Returns the number of training rows."""
+        return self.rows("train")
+
+    def check_order(self) -> None:
+        """Does nothing: rows in memory have no times, and are in their order."""
 
     def in_memory(self, part: str) -> Rows:
         """Returns the rows of a part, for analyses in NumPy."""

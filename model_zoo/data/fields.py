@@ -6,6 +6,7 @@ A reader gives a column of the files as one tensor: string, int64 or float, [n] 
 """
 
 import dataclasses
+import json
 import math
 import re
 from typing import Any, Mapping, Protocol, Tuple
@@ -348,20 +349,22 @@ class Labels:
     def problem(self, value: Any) -> str:
         """Says what is wrong with one value, and the remedy; "" if nothing is."""
         if _is_missing(value, self.missing) and not self._may_be_missing:
+            is_there = self._comparison("!=", "''")
             return (
                 "not be missing, because it is a label; fill it in or delete the row, or write "
-                f"\"{self.source} != ''\" if the label is whether it is there"
+                f"{is_there} if the label is whether it is there"
             )
         if isinstance(self.condition.value, str):
             return ""
         problem = _number_problem(value, self.missing)
         if self.condition.operator or (not problem and float(value) in (0.0, 1.0)):
             return problem
-        example = f"== '{value}'" if problem else "> 0"
-        return (
-            f"be 0 or 1 to be a label, got {value!r}; write a comparison, for example "
-            f'"{self.source} {example}"'
-        )
+        example = self._comparison("==", f"'{value}'") if problem else self._comparison(">", "0")
+        return f"be 0 or 1 to be a label, got {value!r}; write a comparison, for example {example}"
+
+    def _comparison(self, operator: str, constant: str) -> str:
+        """A comparison as a schema has it: in quotes of YAML, which are those of JSON, too."""
+        return json.dumps(f"{self.source} {operator} {constant}", ensure_ascii=False)
 
 
 @dataclasses.dataclass(frozen=True)

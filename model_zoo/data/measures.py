@@ -23,10 +23,15 @@ class Measures:
       time_limits: Of a split by time, the times from which rows are validation and test.
       moments: By column with the transform "standard", mean and standard deviation of the training
         rows that have a value.
+      rows: Number of rows by part, of parts that were counted.
+      late: File and line of the first row that is earlier than the one before it; "" if there is
+        none, or no column has times.
     """
 
     time_limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
     moments: Mapping[str, Tuple[float, float]] = dataclasses.field(default_factory=dict)
+    rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    late: str = ""
 
 
 class MeasuresFile:
@@ -49,7 +54,7 @@ class MeasuresFile:
         try:
             found = json.loads(self.path.read_text())
             moments = {name: tuple(each) for name, each in found["moments"].items()}
-            return Measures(found["time_limits"], moments)
+            return Measures(found["time_limits"], moments, found["rows"], found["late"])
         except (OSError, ValueError, KeyError, AttributeError):
             pass  # not there, or not whole
         measures = measure()

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from model_zoo.data.fields import Conversion
+from model_zoo.data.measures import arrays
 from model_zoo.data.readers import Source
 from model_zoo.data.readers.source import check_names
 from model_zoo.data.splits import RowFilter
@@ -31,6 +32,8 @@ class Pipeline:
       source: The files.
       conversions: By key of the result, how a column is converted.
       chosen: Which rows are read. None: all.
+      lengths: By column of the files, how many values of a list are needed. None: 1.
+      part: What the rows are for, for errors.
 
     Raises:
       ValueError: The files lack a column.
@@ -42,10 +45,12 @@ class Pipeline:
         conversions: Mapping[str, Conversion],
         chosen: Optional[RowFilter] = None,
         lengths: Optional[Mapping[str, int]] = None,
+        part: str = "train",
     ) -> None:
         self._source = source
         self._conversions = dict(conversions)
         self._chosen = chosen
+        self._part = part
         needed = [conversion.source for conversion in conversions.values()]
         if chosen is not None and chosen.conversion is not None:
             needed.append(chosen.conversion.source)
@@ -76,7 +81,14 @@ class Pipeline:
 
         epochs_left = _Dataset.range(tf.int64.max if epochs is None else epochs)
         # A batch is left out before it is parsed.
-        batches = epochs_left.flat_map(one_pass).skip(skip)
+        return self._parsed(epochs_left.flat_map(one_pass).skip(skip))
+
+    def count(self) -> int:
+        """Converts all rows, of which there may be none, and returns their number."""
+        batches = arrays(lambda size: self._parsed(self._rows(None, 0).rebatch(size)))
+        return sum(len(locations) for _, locations in batches)
+
+    def _parsed(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         parsed = batches.map(
             _as_written(self._parse), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
@@ -110,20 +122,35 @@ class Pipeline:
         end = tf.nest.map_structure(_no_rows, blocks.element_spec)
         blocks = blocks.map(lambda *block: (block, False))
         blocks = blocks.concatenate(_Dataset.from_tensors((end, True)))
-        message = (
-            f"there must be {least} rows or more for a batch, got fewer in "
-            f"{self._source.paths[0]} …; choose a smaller batch_size or another split"
-        )
 
         def count(total: tf.Tensor, block: Any) -> Any:
             (rows, locations), is_end = block
             total += tf.size(locations, out_type=tf.int64)
             is_enough = tf.logical_or(total >= least, tf.logical_not(is_end))
             # Without the error, unlimited epochs without a batch would never end.
-            with tf.control_dependencies([tf.debugging.Assert(is_enough, [message])]):
+            checked = tf.cond(
+                is_enough,
+                lambda: tf.constant(0, tf.int64),
+                lambda: tf.numpy_function(self._refuse, [total, np.int64(least)], tf.int64),
+            )
+            with tf.control_dependencies([checked]):
                 return tf.identity(total), (rows, locations)
 
         return blocks.scan(np.int64(0), count)
+
+    def _refuse(self, count: int, least: int) -> NoReturn:
+        """Raises the ValueError about a pass with fewer rows than it must have."""
+        paths = self._source.paths
+        where = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} other files"
+        if count:
+            raise ValueError(
+                f"there must be {least} rows or more for a batch of {self._part}, got {count} in "
+                f"{where}; choose a smaller batch_size or another split"
+            )
+        raise ValueError(
+            f"files must have rows for {self._part}, got none in {where}; add rows, or change the "
+            "split"
+        )
 
     def _choose(self, rows: Any, locations: tf.Tensor) -> Any:
         """Returns the chosen rows of a block, and their locations."""
@@ -149,15 +176,7 @@ class Pipeline:
         """
         if not conversions:
             return {}
-
-        def attempt(rows: Any) -> Tuple[Dict[str, tf.Tensor], tf.Tensor]:
-            dtypes = _dtypes(conversions)
-            raw = self._source.columns(rows, dtypes)
-            found = {key: each.convert(raw[each.source]) for key, each in conversions.items()}
-            are_good = tf.stack([tf.reduce_all(is_good) for _, is_good in found.values()])
-            return {key: tensor for key, (tensor, _) in found.items()}, tf.reduce_all(are_good)
-
-        good = _Dataset.from_tensors(rows).map(attempt)
+        good = _Dataset.from_tensors(rows).map(lambda *rows: self._attempt(conversions, *rows))
         spec, _ = good.element_spec
         bad = _Dataset.from_tensors((tf.nest.map_structure(_no_rows, spec), False))
         tensors, is_good = good.ignore_errors().concatenate(bad).take(1).get_single_element()
@@ -177,6 +196,15 @@ class Pipeline:
                 for key, tensor in tensors.items()
             }
 
+    def _attempt(
+        self, conversions: Mapping[str, Conversion], rows: Any
+    ) -> Tuple[Dict[str, tf.Tensor], tf.Tensor]:
+        """Returns the converted rows, and whether all of them are good; a bad one may also fail."""
+        raw = self._source.columns(rows, _dtypes(conversions))
+        found = {key: each.convert(raw[each.source]) for key, each in conversions.items()}
+        are_good = tf.stack([tf.reduce_all(is_good) for _, is_good in found.values()])
+        return {key: tensor for key, (tensor, _) in found.items()}, tf.reduce_all(are_good)
+
     def _explain(
         self,
         conversions: Mapping[str, Conversion],
@@ -186,21 +214,41 @@ class Pipeline:
     ) -> NoReturn:
         """Raises a ValueError about the first bad row."""
         rows = tf.nest.pack_sequence_as(structure, list(parts))
-        for row, place in enumerate(places):
-            try:
-                values = self._source.values(rows, row)
-            except ValueError as error:
-                raise ValueError(f"{self._source.place(place)}: {error}") from None
-            for conversion in conversions.values():
-                problem = conversion.problem(values[conversion.source])
-                if problem:
-                    raise ValueError(
-                        f"{self._source.place(place)}: column {conversion.source!r} must {problem}"
-                    )
-        raise ValueError(
-            f"{self._source.place(places[0])}: one of {len(places)} rows from here on cannot be "
-            "converted, although each of them looks right"
-        )
+        row = self._first_bad_row(conversions, rows, len(places))
+        place = self._source.place(places[row])
+        try:
+            values = self._source.values(rows, row)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
+        for conversion in conversions.values():
+            problem = conversion.problem(values[conversion.source])
+            if problem:
+                raise ValueError(f"{place}: column {conversion.source!r} must {problem}")
+        raise ValueError(f"{place}: row must be one that TensorFlow can convert, got {values}")
+
+    def _first_bad_row(self, conversions: Mapping[str, Conversion], rows: Any, count: int) -> int:
+        """Halves rows in NumPy, one of which is bad, until the first bad one is left."""
+        first, end = 0, count
+        with tf.Graph().as_default():
+            some = tf.nest.map_structure(
+                lambda each: tf.placeholder(each.dtype, [None, *each.shape[1:]]), rows
+            )
+            converted = self._attempt(conversions, some)
+            # The session that waits for this one may have taken all shared threads.
+            config = tf.ConfigProto(use_per_session_threads=True, device_count={"GPU": 0})
+            with tf.Session(config=config) as session:
+                while end - first > 1:
+                    middle = (first + end) // 2
+                    feed = {
+                        placeholder: each[first:middle]
+                        for placeholder, each in zip(tf.nest.flatten(some), tf.nest.flatten(rows))
+                    }
+                    try:
+                        _, is_good = session.run(converted, feed)
+                    except (tf.errors.OpError, ValueError):
+                        is_good = False
+                    first, end = (middle, end) if is_good else (first, middle)
+        return first
 
 
 def _no_rows(spec: tf.TensorSpec) -> tf.Tensor:

@@ -60,6 +60,14 @@ class RetrievalDataSet(DataSet):
         """Returns 0 for a part that the data set lacks, else None: nobody counted its rows."""
         return 0 if self._data.rows(part) == 0 else None
 
+    def count_training_rows(self) -> int:
+        """Returns the number of training rows whose first label is 1."""
+        return int(self.catalogue.counts.sum())
+
+    def check_order(self) -> None:
+        """Checks that training rows are in order of time, as far as times are known."""
+        self._data.check_order()
+
     def without_validation(self) -> "RetrievalDataSet":
         """Returns the data set whose validation rows are training rows."""
         return RetrievalDataSet(self._data.without_validation(), self._negatives)

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from model_zoo.data.dataset import DataSet, InputFn, Reading, check_part
+from model_zoo.data.dataset import PARTS, DataSet, InputFn, Reading, check_part
 from model_zoo.data.fields import Conversion, Labels, RawNumbers, Texts, conversion_of
 from model_zoo.data.measures import Measures, MeasuresFile, Moments, arrays
 from model_zoo.data.pipeline import Pipeline
@@ -22,6 +22,8 @@ from model_zoo.data.splits import (
     row_filter,
     time_limits,
 )
+
+_SMALL_BYTES = 2**26  # of files that are read once before a training, which takes seconds
 
 
 class StreamedDataSet(DataSet):
@@ -48,9 +50,40 @@ class StreamedDataSet(DataSet):
         self._measures: Optional[Measures] = None
 
     def rows(self, part: str) -> Optional[int]:
-        """Returns None, not known; 0 if there is no such part."""
+        """Returns the number of rows of a part; None: not known, because the files are large.
+
+        Rows of small files are all converted when they are counted, so that an error in a row ends
+        no training.
+        """
         check_part(part)
-        return None if self._has(part) else 0
+        if not self._has(part):
+            return 0
+        paths = self._paths()
+        if sum(tf.io.gfile.stat(path).length for path in paths) > _SMALL_BYTES:
+            return None
+        file = self._measures_file(f"{self.name}-rows", paths)
+        return file.get(lambda: Measures(rows=self._count())).rows[part]
+
+    def count_training_rows(self) -> int:
+        """Returns the number of training rows, which are counted once and kept in `cache_dir`."""
+        rows = self.rows("train")
+        if rows is None:
+            file = self._measures_file(f"{self.name}-training-rows", self._source("train").paths)
+            rows = file.get(lambda: Measures(rows=self._count_training())).rows["train"]
+        return rows
+
+    def check_order(self) -> None:
+        """Checks that rows are in order of time, if the split names the column of times.
+
+        Raises:
+          ValueError: A row is earlier than the one before it.
+        """
+        late = self._measured().late
+        if late and self.schema.split is not None:
+            raise ValueError(
+                f"{late}: column {self.schema.split.column!r} must not decrease if train.order is "
+                "time, got an earlier time than in the row before; sort the file by this column"
+            )
 
     def without_validation(self) -> "StreamedDataSet":
         """Returns the data set whose validation rows are training rows."""
@@ -66,6 +99,8 @@ class StreamedDataSet(DataSet):
             )
         measures = self._measured()
         conversions = self._conversions(measures.moments)
+        if part == "train":
+            self._paths()  # so that files which are not there are no error at the end of a training
         pipeline = self._pipeline(part, conversions, self._filter(part, measures.time_limits))
 
         def features_and_labels(found: Dict[str, tf.Tensor], _: tf.Tensor) -> Any:
@@ -135,8 +170,9 @@ class StreamedDataSet(DataSet):
         for field in self.schema.fields:
             length = max(lengths.get(field.source, 1), field.column.max_length)
             lengths[field.source] = length
+        source = self._source(part)
         try:
-            return Pipeline(self._source(part), conversions, chosen, lengths)
+            return Pipeline(source, conversions, chosen, lengths, part)
         except ValueError as error:
             raise ValueError(f"{self.schema.path}: {error}") from None
 
@@ -147,59 +183,89 @@ class StreamedDataSet(DataSet):
             return None
         return row_filter(split, part, self.schema.format.missing, limits)
 
+    def _paths(self) -> Tuple[str, ...]:
+        """Returns all files of all parts, and opens them."""
+        return tuple(p for each in dict.fromkeys(map(self._source, PARTS)) for p in each.paths)
+
     def _source(self, part: str) -> Source:
         """Returns the files of a part: its own, or those that the split divides."""
         files = self.schema.files
         key = part if part in files else EVERY if EVERY in files else "train"
         if key not in self._sources:
             patterns = [str(self._folder / pattern) for pattern in files[key]]
+            name = "files" if key == EVERY else f"files.{key}"
             try:
-                self._sources[key] = open_files(patterns, self.schema.format)
+                self._sources[key] = open_files(patterns, self.schema.format, name)
             except ValueError as error:
-                raise ValueError(f"{self.schema.path}: files of {key}: {error}") from None
+                raise ValueError(f"{self.schema.path}: {error}") from None
         return self._sources[key]
 
     def _measured(self) -> Measures:
         """Returns what must be known before rows are read."""
         if self._measures is None:
             split = self.schema.split
-            standard = [f for f in self.schema.fields if f.transform == "standard"]
-            if standard or (split is not None and split.by == "time"):
-                content = dataclasses.replace(self.schema, path="", name="", credit="")
-                files = self._source("train").paths
-                file = MeasuresFile(self._cache_dir, self.name, content, files)
-                self._measures = file.get(self._measure)
-            else:
-                self._measures = Measures()
+            is_standard = any(field.transform == "standard" for field in self.schema.fields)
+            is_needed = is_standard or (split is not None and split.by == "time")
+            file = self._measures_file(self.name, self._source("train").paths)
+            self._measures = file.get(self._measure) if is_needed else Measures()
         return self._measures
 
+    def _measures_file(self, name: str, files: Tuple[str, ...]) -> MeasuresFile:
+        content = dataclasses.replace(self.schema, path="", name="", credit="")
+        return MeasuresFile(self._cache_dir, name, content, files)
+
     def _measure(self) -> Measures:
-        limits = self._measure_time()
+        measures = self._measure_time()
         missing = self.schema.format.missing
         standard = {
             field.column.name: RawNumbers(field, missing)
             for field in self.schema.fields
             if field.transform == "standard"
         }
+        if not standard:
+            return measures
         moments = {name: Moments() for name in standard}
-        if standard:
-            pipeline = self._pipeline("train", standard, self._filter("train", limits))
-            for found, _ in arrays(pipeline.batches):
-                for name, numbers in found.items():
-                    moments[name].extend(numbers)
-        return Measures(limits, {name: each.result() for name, each in moments.items()})
+        chosen = self._filter("train", measures.time_limits)
+        for found, _ in arrays(self._pipeline("train", standard, chosen).batches):
+            for name, numbers in found.items():
+                moments[name].extend(numbers)
+        return dataclasses.replace(
+            measures, moments={name: each.result() for name, each in moments.items()}
+        )
 
-    def _measure_time(self) -> Mapping[str, float]:
+    def _measure_time(self) -> Measures:
+        """Measures the limits of a split by time, and whether rows are in order of time."""
         split = self.schema.split
         if split is None or split.by != "time":
-            return {}
+            return Measures()
         conversion = conversion_of_split(split, self.schema.format.missing)
         conversions = {} if conversion is None else {"time": conversion}
-        pipeline = self._pipeline("train", conversions, None)
-        sample = TimeSample()
-        for found, locations in arrays(pipeline.batches):
-            sample.extend(locations if conversion is None else found["time"])
+        sample, last, late = TimeSample(), -np.inf, ""
+        for found, locations in arrays(self._pipeline("train", conversions, None).batches):
+            times = locations if conversion is None else found["time"]
+            is_late = times < np.append(last, times[:-1])
+            if not late and is_late.any():
+                late = self._source("train").place(locations[np.argmax(is_late)])
+            last = times[-1]
+            sample.extend(times)
         try:
-            return time_limits(split, sample.sorted())
+            return Measures(time_limits(split, sample.sorted()), late=late)
         except ValueError as error:
             raise ValueError(f"{self.schema.path}: {error}") from None
+
+    def _count(self) -> Dict[str, int]:
+        """Counts the rows of all parts, and converts them."""
+        measures = self._measured()
+        conversions = self._conversions(measures.moments)
+        return {
+            part: self._pipeline(
+                part, conversions, self._filter(part, measures.time_limits)
+            ).count()
+            for part in PARTS
+            if self._has(part)
+        }
+
+    def _count_training(self) -> Dict[str, int]:
+        """Counts the training rows, of which no more is read than the split needs."""
+        chosen = self._filter("train", self._measured().time_limits)
+        return {"train": self._pipeline("train", {}, chosen).count()}

@@ -2,7 +2,7 @@
 """Builds the Estimator that a configuration describes."""
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -21,7 +21,7 @@ def build_estimator(
     config: Config,
     data: DataSet,
     model_dir: Optional[str] = None,
-    learning_rate_factor: float = 1.0,
+    learning_rate_factor: Union[float, Callable[[], tf.Tensor]] = 1.0,
 ) -> rec.RecEstimator:
     """Returns the Estimator of a run.
 
@@ -29,7 +29,7 @@ def build_estimator(
       config: The configuration.
       data: Its data, as view_of returns them.
       model_dir: Folder of checkpoints. None: that of the configuration, else a temporary one.
-      learning_rate_factor: Of the learning rates of both optimizers.
+      learning_rate_factor: Of the learning rates of both optimizers; or what makes its tensor.
 
     Raises:
       ValueError: The model, a param, a table or an optimizer is not known, or the model does not
@@ -109,20 +109,22 @@ def run_config(config: Config, model_dir: Optional[str]) -> rec.RunConfig:
     return found.replace(session_config=session)
 
 
-def _training(config: Config, factor: float) -> Training:
+def _training(config: Config, factor: Union[float, Callable[[], tf.Tensor]]) -> Training:
     train = config.train
+    constant = 1.0 if callable(factor) else factor
 
     def scaled(optimizer: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
         if optimizer is None:
             return None
         rate = optimizer.get("learning_rate")
-        return {**optimizer, **({} if rate is None else {"learning_rate": rate * factor})}
+        return {**optimizer, **({} if rate is None else {"learning_rate": rate * constant})}
 
     return Training(
         optimizer=scaled(train.optimizer) or {},
         table_optimizer=scaled(train.table_optimizer),
         schedule=train.schedule,
         clip_norm=train.clip_norm,
+        factor=factor if callable(factor) else None,
     )
 
 

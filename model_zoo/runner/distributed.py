@@ -6,8 +6,10 @@ validates: it keeps the best checkpoint, writes run.json and tests the model at 
 """
 
 import contextlib
-from typing import Any, Dict, List, Optional
+import time
+from typing import Any, Dict, List, Optional, Union
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
@@ -19,7 +21,7 @@ from model_zoo.runner.record import Record, Round, read
 from model_zoo.runner.rounds import last_step, latest_step, progress_hooks
 from model_zoo.runner.stop_signals import StopAtSignals
 
-_POLL_SECONDS = 5  # between two looks of the chief into run.json
+_POLL_SECONDS = 5  # between two looks into run.json or for a checkpoint
 
 
 def is_in_cluster() -> bool:
@@ -39,19 +41,31 @@ def train_task(config: Config, data: DataSet) -> Optional[Record]:
       The record of the run in the evaluator, after the training; None in other tasks.
 
     Raises:
-      ValueError: train.order is "time", or the number of steps is not known.
+      ValueError: train.order is "time".
       Interrupted: A signal ended the chief or a worker; the chief has saved.
     """
-    steps = last_step(config, data)
-    if config.train.order == "time" or steps is None:
+    if config.train.order == "time":
         raise ValueError(
-            "a cluster must train a known number of steps in the shuffled order, got order "
-            f"{config.train.order} and steps {steps}; set train.order and train.steps"
+            "train.order must be shuffled on a cluster, whose workers train at the same time, got "
+            "'time'; set train.order, or train in one process"
         )
-    estimator = build_estimator(config, data)
+    task = rec.RunConfig().task_type
+    is_counted = config.train.steps is None and task != "ps"
+    steps = last_step(config, data.count_training_rows() if is_counted else None)
+    saving = config.replace(train__save_steps=_save_steps(config, data))
+    estimator = build_estimator(saving, data, learning_rate_factor=_factor(config))
+    if task == "evaluator":
+        return _evaluate(config, data, estimator, steps)
+    _train(config, data, estimator, steps)
+    return None
+
+
+def _train(
+    config: Config, data: DataSet, estimator: rec.RecEstimator, steps: Optional[int]
+) -> None:
+    """Does the work of the chief, a worker or a ps."""
     run = estimator.config
     is_trainer = run.task_type in ("chief", "master", "worker")
-    record = Record(str(config.model_dir), config) if run.task_type == "evaluator" else None
     if run.is_chief and is_trainer and read(run.model_dir) is None:
         Record(run.model_dir, config).save("running")
     # Every training task shuffles in another order.
@@ -61,23 +75,81 @@ def train_task(config: Config, data: DataSet) -> Optional[Record]:
         hooks: List[tf.train.SessionRunHook] = [*graph_hooks(config), *([stop] if stop else [])]
         if run.is_chief:
             hooks += progress_hooks(config, steps)
-        if is_trainer and config.validation.patience is not None:
+        if is_trainer and config.validation.patience is not None and _is_validated(data):
             hooks.append(_early_stop(estimator, config.validation.patience))
+        train_spec = rec.TrainSpec(train_fn, max_steps=steps, hooks=hooks)
+        # The EvalSpec must be there, and is not used.
+        rec.train_and_evaluate(estimator, train_spec, rec.EvalSpec(train_fn, steps=1))
+        if stop:
+            stop.check(latest_step(run.model_dir))
+
+
+def _evaluate(
+    config: Config, data: DataSet, estimator: rec.RecEstimator, steps: Optional[int]
+) -> Record:
+    """Does the work of the evaluator: validates checkpoints, or waits for the last one."""
+    record = Record(str(config.model_dir), config)
+    if _is_validated(data):
+        input_fn = data.input_fn("validation", config.validation.batch_size)
         eval_spec = rec.EvalSpec(
-            data.input_fn("validation", config.validation.batch_size),
+            input_fn,
             steps=None,
             hooks=graph_hooks(config),
-            exporters=[] if record is None else [_BestCheckpoint(config, data, record)],
+            exporters=[_BestCheckpoint(config, data, record)],
             start_delay_secs=0,
             throttle_secs=2,
         )
         with contextlib.suppress(_Stopped):
-            rec.train_and_evaluate(
-                estimator, rec.TrainSpec(train_fn, max_steps=steps, hooks=hooks), eval_spec
-            )
-        if stop:
-            stop.check(latest_step(run.model_dir))
+            rec.train_and_evaluate(estimator, rec.TrainSpec(input_fn, max_steps=steps), eval_spec)
+        return record
+    while latest_step(str(config.model_dir)) < (steps or 1):
+        time.sleep(_POLL_SECONDS)
+    step = latest_step(str(config.model_dir))
+    record.rounds.append(Round(step, record.epoch, {}, is_best=True))
     return record
+
+
+def _is_validated(data: DataSet) -> bool:
+    return data.rows("validation") != 0
+
+
+def _save_steps(config: Config, data: DataSet) -> Optional[int]:
+    """Returns the steps between checkpoints, each of which is validated. None: 10 minutes.
+
+    Without settings, it is an epoch, as in one process, if the rows were counted.
+    """
+    every, rows = config.train.save_steps or config.validation.every_steps, data.rows("train")
+    return every or (rows or 0) // config.train.batch_size or None
+
+
+class _Factor:
+    """The factor of the learning rates, which falls with each validation without progress.
+
+    Args:
+      config: Its validation.learning_rate_factor is below 1.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._model_dir = str(config.model_dir)
+        self._factor = config.validation.learning_rate_factor
+        self._now = np.float32(1)
+        self._next_look = 0.0
+
+    def __call__(self) -> tf.Tensor:
+        """Returns the factor of a step, float32 []."""
+        return tf.ensure_shape(tf.numpy_function(self._read, [], tf.float32), [])
+
+    def _read(self) -> np.float32:
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _POLL_SECONDS
+            rounds = (read(self._model_dir) or {}).get("rounds", [])
+            failures = sum(not each["is_best"] for each in rounds)
+            self._now = np.float32(self._factor**failures)
+        return self._now
+
+
+def _factor(config: Config) -> Union[float, _Factor]:
+    return 1.0 if config.validation.learning_rate_factor == 1 else _Factor(config)
 
 
 class _Stopped(Exception):

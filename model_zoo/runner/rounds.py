@@ -21,9 +21,7 @@ from model_zoo.runner.stop_signals import StopAtSignals
 
 Say = Callable[[str], None]
 
-# Windows of the order of time, if the configuration does not give their steps.
-_WINDOWS = 20
-_STEPS_OF_A_WINDOW = 1000
+_WINDOWS = 20  # of the order of time, if the configuration does not give their steps
 
 
 class Rounds:
@@ -35,6 +33,9 @@ class Rounds:
       record: The record of the run.
       stop: Handles the signals.
       say: Takes lines that say what happens.
+
+    Raises:
+      ValueError: Rows are to be trained in the order of time, and are not in it.
     """
 
     def __init__(
@@ -54,10 +55,13 @@ class Rounds:
         self._in_order = config.train.order == "time"
         self._epochs = 1 if self._in_order else config.train.epochs
         self._is_validated = not self._in_order and data.rows("validation") != 0
-        self._every = _window(config, data) if self._in_order else None
-        if self._is_validated:
-            self._every = config.validation.every_steps
-        self._shown = progress_hooks(config, last_step(config, data))
+        self._every = config.validation.every_steps
+        if self._in_order:
+            data.check_order()
+            self._every = self._every or _steps_of_a_window(config, data)
+        elif not self._is_validated:
+            self._every = None
+        self._shown = progress_hooks(config, last_step(config, data.rows("train")))
 
     def run(self) -> None:
         """Trains to the end.
@@ -179,9 +183,13 @@ def latest_step(model_dir: str) -> int:
     return 0 if latest is None else int(tf.train.load_variable(latest, "global_step"))
 
 
-def last_step(config: Config, data: DataSet) -> Optional[int]:
-    """Returns the step at which a training ends unless it is stopped early; None: not known."""
-    rows = data.rows("train")
+def last_step(config: Config, rows: Optional[int]) -> Optional[int]:
+    """Returns the step at which a training ends unless it is stopped early; None: not known.
+
+    Args:
+      config: The configuration.
+      rows: The number of training rows. None: not known.
+    """
     if config.train.steps is not None or rows is None:
         return config.train.steps
     epochs = 1 if config.train.order == "time" else config.train.epochs
@@ -195,13 +203,8 @@ def progress_hooks(config: Config, end: Optional[int]) -> List[tf.train.SessionR
     return [rec.ProgressHook(end, config.train.batch_size, metrics=("auc", "log_loss"))]
 
 
-def _window(config: Config, data: DataSet) -> int:
-    rows = data.rows("train")
-    if config.validation.every_steps is not None:
-        return config.validation.every_steps
-    if rows is None:
-        return _STEPS_OF_A_WINDOW
-    return max(1, rows // config.train.batch_size // _WINDOWS)
+def _steps_of_a_window(config: Config, data: DataSet) -> int:
+    return max(1, -(-data.count_training_rows() // (config.train.batch_size * _WINDOWS)))
 
 
 class _Clock(tf.train.SessionRunHook):

@@ -3,6 +3,7 @@
 
 import csv
 import json
+import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
@@ -78,13 +79,14 @@ class DelimitedFiles(RecordFiles):
             fields = self._fields(rows[row])
         except (csv.Error, StopIteration):
             fields = None
-        if fields is None:
+        is_short = fields is not None and len(fields) < len(self.names)
+        if fields is None or not (is_short or self._has_whole_quotes(rows[row])):
             raise ValueError(
                 'row must be CSV with quotes around whole fields only, and "" for a quote, got '
-                f"{shortened(rows[row])}"
+                f"{shortened(rows[row])}; correct it, or set quotes: false in format if no field "
+                "is in quotes"
             )
         if len(fields) != len(self.names):
-            is_short = len(fields) < len(self.names)
             remedy = "; a line break, even in quotes, ends a row" if is_short else ""
             raise ValueError(
                 f"row must have {len(self.names)} fields, got {len(fields)} in "
@@ -100,6 +102,13 @@ class DelimitedFiles(RecordFiles):
         if self._quotes:
             return csv_fields(line, self._delimiter)
         return line.decode(errors="replace").split(self._separator)
+
+    def _has_whole_quotes(self, line: bytes) -> bool:
+        """Whether tf.io.decode_csv can read a line; Python's csv module also takes `5" disc`."""
+        separator = re.escape(self._delimiter)
+        field = f'("([^"]|"")*"|[^"{separator}]*)'
+        text = line.decode(errors="replace")
+        return not self._quotes or bool(re.fullmatch(f"{field}({separator}{field})*", text))
 
 
 def _escaped(text: str) -> str:

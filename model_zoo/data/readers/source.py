@@ -87,7 +87,7 @@ class RecordFiles:
         if seed is None:  # in their order, so one after the other
             files = RowFiles(list(self.paths), files.compression_type, 1, files.on_bad_row)
         one_pass = FileBlocks(files, parser, BadRows(), self._checked_files)
-        return one_pass.blocks(seed, seed is not None, least_rows=1)
+        return one_pass.blocks(seed, seed is not None, least_rows=0)
 
     def place_of(self, parser: RecordFormat, location: int) -> str:
         """Returns the file and the line of a record."""

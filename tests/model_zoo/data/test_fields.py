@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import yaml
 from streamed_rows import keys
 
 from model_zoo.data.column import Column
@@ -152,3 +153,9 @@ def test_times_are_numbers_or_dates_in_their_order():
 def test_a_problem_says_what_is_wrong_and_what_to_do(conversion, value, problem):
     found = conversion.problem(value)
     assert found.startswith(problem) and bool(found) == bool(problem)
+
+
+@pytest.mark.parametrize("value", ["sold", 'The "Real" Thing 73', "it's", "a: b # c"])
+def test_the_comparison_that_a_problem_proposes_is_that_of_a_schema(value):
+    proposed = Labels(Condition("my label")).problem(value).partition("for example ")[2]
+    assert Condition.parse(yaml.safe_load(proposed)) == Condition("my label", "==", value)

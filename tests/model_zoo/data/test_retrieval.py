@@ -75,6 +75,7 @@ def check_columns(features):
 def test_the_view_keeps_what_describes_the_data_set(view):
     assert (view.name, view.columns, view.labels) == ("shop", COLUMNS, ("item_row",))
     assert view.credit == "Ours" and view.item_name(7) == "item 7"
+    assert view.count_training_rows() == len(positives("train")["user"])
     assert view.rows("train") is None and view.rows("test") == 0
 
 

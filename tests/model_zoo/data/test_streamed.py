@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from streamed_rows import batches, load, rows
 
 from model_zoo import data
-from model_zoo.data import pipeline
+from model_zoo.data import pipeline, streamed
 
 SCHEMA = """
     files: "part-*.csv"
@@ -111,19 +111,62 @@ def test_means_and_deviations_are_those_of_the_training_rows(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("u1,,1,1", "part-1.csv, line 3: column 'number' must not be missing; correct it, or set"),
-        ("u1,1,1,2", "part-1.csv, line 3: column 'click' must be 0 or 1 to be a label, got '2'"),
-        ("u1,1,1,1,9", "part-1.csv, line 3: row must have 4 fields, got 5 in 'u1,1,1,1,9'"),
+        ("u1,,1,1", "line 42: column 'number' must not be missing; correct it, or set"),
+        ("u1,1,1,2", "line 42: column 'click' must be 0 or 1 to be a label, got '2'"),
+        ("u1,1,1,1,9", "line 42: row must have 4 fields, got 5 in 'u1,1,1,1,9'"),
         ('u1,"1', "; a line break, even in quotes, ends a row"),
-        ("u1,1,soon,1", "part-1.csv, line 3: column 'time' must be a number or a date like 2011"),
+        ("u1,1,soon,1", "line 42: column 'time' must be a number or a date like 2011"),
+        ('5" disc,1,1,1', "line 42: row must be CSV with quotes around whole fields only, and"),
+        ('"a "b" c",1,1,1', "line 42: row must be CSV with quotes around whole fields only"),
     ],
 )
 def test_an_error_names_the_file_and_the_line(tmp_path, line, message):
-    text = f"{HEADER}u1,1,0,1\n{line}\nu1,1,0,1\n"
+    text = HEADER + 20 * 'u1,1,0,1\n"u ""1"", a",1,0,1\n' + f"{line}\nu1,1,0,1\n"
     dataset = shop(tmp_path, "{by: time, column: time, test: 5}", {"part-1__csv": text})
-    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="part-1.csv, line 42: ") as error:
         rows(dataset)
     assert message in str(error.value)
+
+
+@pytest.mark.long
+def test_rows_of_small_files_are_counted_and_checked_before_a_training(tmp_path, monkeypatch):
+    dataset = shop(tmp_path, "{by: column, column: click, train: '0', test: '1'}")
+    assert [dataset.rows(part) for part in data.PARTS] == [50, 0, 50]
+    (tmp_path / "bad").mkdir()
+    files = {"part-1__csv": f"{numbers(range(60))}u1,x,1,1\n"}  # in the test part
+    bad = shop(tmp_path / "bad", "{by: column, column: click, train: '0', test: '1'}", files)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="line 62: column 'number' must be"):
+        bad.rows("train")
+    monkeypatch.setattr(streamed, "_SMALL_BYTES", 0)
+    assert bad.rows("train") is None and bad.count_training_rows() == 30
+
+
+@pytest.mark.long
+def test_the_first_row_that_is_out_of_order_is_named(tmp_path):
+    split = "{by: time, column: time, validation: 0.15, test: 0.25}"
+    shop(tmp_path, split).check_order()
+    files = {"part-1__csv": numbers([*range(60), 70, 50]), "part-2__csv": numbers(range(60, 90))}
+    with pytest.raises(ValueError, match="1.csv, line 63: column 'time' must not decrease if tr"):
+        shop(tmp_path, split, files).check_order()
+    files = {"part-1__csv": numbers(range(60)), "part-2__csv": numbers(range(40, 90))}
+    with pytest.raises(ValueError, match="2.csv, line 2: .* in the row before; sort the file"):
+        shop(tmp_path, split, files).check_order()
+
+
+@pytest.mark.long
+def test_files_without_rows_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"schema.yaml: files must match a file with a header, go"):
+        rows(shop(tmp_path, files={"part-1__csv": ""}))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="files must have rows for train, got"):
+        rows(shop(tmp_path, files={"part-1__csv": HEADER}))
+
+
+def test_a_file_of_the_test_rows_that_is_not_there_ends_no_training(tmp_path):
+    schema = SCHEMA.replace('"part-*.csv"', "{train: part-1.csv, test: gone.csv}")
+    schema = schema.replace("SPLIT", "{by: fraction, validation: 0.5}")
+    dataset = load(tmp_path, schema, **{"part-1__csv": numbers(range(9))})
+    with pytest.raises(ValueError, match="schema.yaml: files.test must match a file, got '.*gone"):
+        dataset.input_fn("train", 4)
 
 
 @pytest.mark.long
@@ -136,7 +179,7 @@ def test_too_few_rows_for_a_batch_are_an_error_and_not_an_endless_loop(tmp_path)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("part-*.csv", "gone-*.csv"), "schema.yaml: files of all: file_pattern must match a file"),
+        (("part-*.csv", "gone-*.csv"), "schema.yaml: files must match a file, got"),
         (
             ("role: item, type", "role: item, source: gone, type"),
             "'gone' must be one that .*1.csv has",
@@ -156,6 +199,6 @@ def test_a_schema_that_does_not_fit_its_files_is_refused(tmp_path, change, messa
 
 def test_a_part_that_there_is_not_has_no_rows(tmp_path):
     dataset = shop(tmp_path, "{by: fraction, test: 0.5}")
-    assert [dataset.rows(part) for part in data.PARTS] == [None, 0, None]
+    assert dataset.rows("validation") == 0
     with pytest.raises(ValueError, match="schema.yaml has, got 'validation'; add it to files or"):
         dataset.input_fn("validation", 4)
