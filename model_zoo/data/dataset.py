@@ -56,7 +56,8 @@ class DataSet(abc.ABC):
 
     @abc.abstractmethod
     def rows(self, part: str) -> Optional[int]:
-        """Returns the number of rows of a part; None: not known, because the rows are streamed.
+        """Returns the number of rows of a part; None: not known, because large files
+        are streamed.
 
         Args:
           part: "train", "validation" or "test". A part that the data set lacks has 0 rows.

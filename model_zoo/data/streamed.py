@@ -2,6 +2,7 @@
 """Data sets that a schema describes: rows are streamed from files and never loaded whole."""
 
 import dataclasses
+import functools
 import pathlib
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
@@ -58,11 +59,16 @@ class StreamedDataSet(DataSet):
         check_part(part)
         if not self._has(part):
             return 0
+        return None if self._rows is None else self._rows[part]
+
+    @functools.cached_property
+    def _rows(self) -> Optional[Mapping[str, int]]:
+        """The number of rows of each part; None: the files are large."""
         paths = self._paths()
         if sum(tf.io.gfile.stat(path).length for path in paths) > _SMALL_BYTES:
             return None
         file = self._measures_file(f"{self.name}-rows", paths)
-        return file.get(lambda: Measures(rows=self._count())).rows[part]
+        return file.get(lambda: Measures(rows=self._count())).rows
 
     def count_training_rows(self) -> int:
         """Returns the number of training rows, which are counted once and kept in `cache_dir`."""
