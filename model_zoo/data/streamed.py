@@ -24,7 +24,7 @@ from model_zoo.data.splits import (
     time_limits,
 )
 
-_SMALL_BYTES = 2**26  # of files that are read once before a training, which takes seconds
+_SMALL_BYTES = 2**24  # of files that are read once before a training, which takes seconds
 
 
 class StreamedDataSet(DataSet):
