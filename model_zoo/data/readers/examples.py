@@ -91,22 +91,27 @@ class ExampleFiles(RecordFiles):
         types: Dict[str, Tuple[tf.DType, bool]] = {}
         path, compression = self.first_compressed()
         try:
-            for number, record in enumerate(_records_of(path, compression)):
-                if number == _SAMPLE:
-                    break
+            for record in _first_records(path, compression):
                 for name, (kind, values) in _features_of(record).items():
                     is_list = types.get(name, (None, False))[1] or len(values) > 1
                     types[name] = (_KINDS[kind], is_list)
-        except (tf.errors.DataLossError, ValueError) as error:
+        except tf.errors.DataLossError:
+            raise ValueError(
+                f"{path} must contain complete TFRecords, got a damaged or cut record; write the "
+                "file again"
+            ) from None
+        except ValueError as error:
             raise ValueError(f"{path} must have tf.train.Examples, got {error}") from None
         if not types:
             raise ValueError(f"the tf.train.Examples of {path} have no features")
         return types
 
 
-def _records_of(path: str, compression: str) -> Iterator[bytes]:
-    """Yields the records of a file, which are read in a graph of their own."""
-    for batch in arrays(lambda _: tf.data.TFRecordDataset(path, compression).batch(_SAMPLE)):
+def _first_records(path: str, compression: str) -> Iterator[bytes]:
+    """Yields the first records of a file, which are read in a graph of their own."""
+    for batch in arrays(
+        lambda size: tf.data.TFRecordDataset(path, compression).take(size).batch(size), _SAMPLE
+    ):
         yield from batch
 
 

@@ -86,12 +86,19 @@ class RecordFiles:
         files = self.files
         if seed is None:  # in their order, so one after the other
             files = RowFiles(list(self.paths), files.compression_type, 1, files.on_bad_row)
-        one_pass = FileBlocks(files, parser, BadRows(), self._checked_files)
+        one_pass = _Blocks(files, parser, BadRows(), self._checked_files)
         return one_pass.blocks(seed, seed is not None, least_rows=0)
 
     def place_of(self, parser: RecordFormat, location: int) -> str:
         """Returns the file and the line of a record."""
         return FileBlocks(self.files, parser, BadRows(), self._checked_files).place(location)
+
+
+class _Blocks(FileBlocks):
+    """Blocks of files; an error does not advise an argument that a schema does not have."""
+
+    def _report_bad_file(self, message: str) -> None:
+        raise ValueError(f"{message}; write the file again")
 
 
 def check_names(names: Sequence[str], columns: Sequence[str], paths: Sequence[str]) -> None:

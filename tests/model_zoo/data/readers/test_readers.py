@@ -205,6 +205,26 @@ def test_tfrecords_have_examples_that_may_lack_features(tmp_path, compression):
 
 
 @pytest.mark.long
+def test_a_cut_tfrecord_file_is_to_be_written_again(tmp_path):
+    schema = """
+        files: {train: a.tfrecord}
+        format: tfrecord
+        columns: {item: {role: item}}
+        labels: click
+    """
+    path = tmp_path / "a.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for item in range(300):
+            writer.write(example(item=[item], click=[1]))
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="record 300: .*; write the file agai"):
+        rows(load(tmp_path, schema))
+    path.write_bytes(bytes(100))
+    with pytest.raises(ValueError, match="schema.yaml: .*a.tfrecord must contain complete TFRecor"):
+        rows(load(tmp_path, schema))
+
+
+@pytest.mark.long
 def test_parquet_has_types_lists_and_missing_values(tmp_path):
     schema = """
         files: {train: "part-*.parquet"}
