@@ -105,9 +105,10 @@ class Ids:
 
     def problem(self, value: Any) -> str:
         """Says what is wrong with one value, and the remedy; "" if nothing is."""
-        if self.field.type != "int":
-            return ""
         values = np.ravel(value).tolist()
+        is_text = self.field.type is None and all(isinstance(v, (str, bytes)) for v in values)
+        if is_text or self.field.type == "text":
+            return ""
         if self.field.separator is not None:
             values = [each for each in str(value).split(self.field.separator) if each]
         for each in values:

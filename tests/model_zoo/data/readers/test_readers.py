@@ -258,3 +258,22 @@ def test_parquet_has_types_lists_and_missing_values(tmp_path):
     assert found["price"].tolist() == [2.5, 0] * 2
     assert found["tags"].tolist() == [keys("a", "b"), [-1, -1]] * 2
     assert found["click"].tolist() == [1, 0] * 2
+
+
+@pytest.mark.long
+def test_a_bad_row_of_parquet_is_named(tmp_path):
+    schema = """
+        files: {train: a.parquet}
+        format: parquet
+        columns: {item: {role: item}, tags: {role: item, max_length: 2}, name: {role: user}}
+        labels: click
+    """
+    columns = {
+        "item": pyarrow.array([7, 8, 9, 10, None, None]),
+        "tags": pyarrow.array([["a"], [], None, ["b"], [], []]),
+        "name": pyarrow.array(["u"] * 6),
+        "click": pyarrow.array([0] * 6),
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a.parquet, row 5: column 'item' mus"):
+        rows(load(tmp_path, schema), batch_size=6)
