@@ -37,10 +37,11 @@ def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> rec.EstimatorSpec:
     """Returns the EstimatorSpec of DIEN; model_zoo/models.py describes the arguments."""
     network = layers.network_settings(params, mode)
-    columns, dim = params["columns"], params["dim"]
-    inputs = layers.vectors(features, layers.without_histories(columns), dim)
+    columns = params["columns"]
+    inputs = layers.vectors(features, layers.without_histories(columns), params["dim"])
     for history in layers.histories(columns):
         candidate = layers.candidate(features, history)  # [B, dim]
+        dim = tf.dimension_value(candidate.shape[1])
         # The oldest item first: [B, max_length, dim] and [B, max_length].
         items = tf.reverse(features[history.name], [1])
         mask = tf.reverse(features[f"{history.name}_mask"], [1])

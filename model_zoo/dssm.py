@@ -40,7 +40,8 @@ def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
     """One vector per id.
 
     Raises:
-      ValueError: The data set has no candidates, or one of the two sides has no columns.
+      ValueError: The data set has no candidates, one of the two sides has no columns, or there are
+        no hidden_units.
     """
     if data.labels != _LABELS:
         raise ValueError(
@@ -48,6 +49,8 @@ def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
             "give it a RetrievalDataSet"
         )
     id_column(data.columns, "item", "dssm")
+    if not params["hidden_units"]:
+        raise ValueError("hidden_units must have the size of the vectors at their end, got none")
     if not _user_columns(data.columns):
         raise ValueError(
             "dssm must have a column with another role than item, got "

@@ -44,8 +44,10 @@ def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> r
     """Returns the EstimatorSpec of MaskNet; model_zoo/models.py describes the arguments.
 
     Raises:
-      ValueError: structure is unknown.
+      ValueError: structure is unknown, or there are no blocks.
     """
+    if params["blocks"] < 1:
+        raise ValueError(f"blocks must be at least 1, got {params['blocks']}")
     check_names("structure", [params["structure"]], ("parallel", "serial"))
     network = layers.network_settings(params, mode)
     vectors = layers.fields(features, params["columns"], params["dim"])

@@ -92,6 +92,8 @@ def params_of(
         name: _like(defaults[name], value, f"params.{name}")
         for name, value in (settings or {}).items()
     }
+    if own.get("dim", 1) < 1:
+        raise ValueError(f"params.dim must be at least 1, got {own['dim']}")
     return {
         **defaults,
         **own,

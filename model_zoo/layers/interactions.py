@@ -78,9 +78,14 @@ def compressed_interactions(vectors: tf.Tensor, maps: Sequence[int], name: str) 
     Returns:
       float32 [B, sum(maps)]: each map of each layer, summed over dim.
 
+    Raises:
+      ValueError: There is no layer, or one without a map.
+
     Source: Lian et al., xDeepFM, KDD 2018, https://arxiv.org/abs/1803.05170, equation 6; each
     layer passes all of its maps on and to the output.
     """
+    if not maps or min(maps) < 1:
+        raise ValueError(f"maps must be a number from 1 on for each layer, got {list(maps)}")
     fields, dim = (tf.dimension_value(size) for size in vectors.shape[1:])
     # [B, dim, fields]: a layer is a matrix product over pairs of fields, for each element apart.
     first = last = tf.transpose(vectors, [0, 2, 1])
@@ -101,7 +106,12 @@ def squeeze_excite(vectors: tf.Tensor, reduction: int, name: str) -> tf.Tensor:
     Source: Huang et al., FiBiNET, RecSys 2019, https://arxiv.org/abs/1905.09433, section 3.3. The
     excitation is a sigmoid, as in Hu et al., Squeeze-and-Excitation Networks, CVPR 2018: with the
     ReLU of FiBiNET and few fields, a field whose weights are negative is never trained.
+
+    Raises:
+      ValueError: reduction is below 1.
     """
+    if reduction < 1:
+        raise ValueError(f"reduction must be at least 1, got {reduction}")
     fields = tf.dimension_value(vectors.shape[1])
     with tf.variable_scope(name):
         squeeze = tf.get_variable("squeeze", [fields, max(1, fields // reduction)])
@@ -212,7 +222,7 @@ def bilinear_fusion(first: tf.Tensor, second: tf.Tensor, heads: int, name: str) 
     Source: FinalMLP (see gate), equations 9 to 11.
     """
     widths = [tf.dimension_value(each.shape[-1]) for each in (first, second)]
-    if any(width % heads for width in widths):
+    if heads < 1 or any(width % heads for width in widths):
         raise ValueError(f"heads must divide the units of both networks, {widths}, got {heads}")
     n, m = (width // heads for width in widths)
     with tf.variable_scope(name):

@@ -31,7 +31,13 @@ def network_settings(params: Mapping[str, Any], mode: str) -> Dict[str, Any]:
 def dense(
     inputs: tf.Tensor, units: int, name: str, activation: Optional[Activation] = None
 ) -> tf.Tensor:
-    """A fully connected layer over the last axis: [..., n] -> [..., units]."""
+    """A fully connected layer over the last axis: [..., n] -> [..., units].
+
+    Raises:
+      ValueError: units is below 1.
+    """
+    if units < 1:
+        raise ValueError(f"units of layer {name!r} must be at least 1, got {units}")
     width = tf.dimension_value(inputs.shape[-1])
     with tf.variable_scope(name):
         kernel = tf.get_variable("kernel", [width, units])  # Glorot uniform
@@ -68,7 +74,12 @@ def hidden(
 
     Returns:
       float32 [..., hidden_units[-1]].
+
+    Raises:
+      ValueError: A layer has no units, or dropout is out of range.
     """
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
     with tf.variable_scope(name):
         for number, units in enumerate(hidden_units):
             inputs = dense(inputs, units, f"hidden_{number}")

@@ -79,6 +79,9 @@ def transformer_layer(
     Returns:
       float32 [B, T, dim]; positions of padding have values without a meaning.
 
+    Raises:
+      ValueError: num_heads does not divide dim.
+
     Source: Chen et al., Behavior Sequence Transformer for E-commerce Recommendation in Alibaba,
     2019, https://arxiv.org/abs/1905.06874, equations 2 to 5.
     """
@@ -87,6 +90,8 @@ def transformer_layer(
         return drop(tensor, dropout, name) if is_training and dropout else tensor
 
     length, dim = (tf.dimension_value(size) for size in inputs.shape[1:])
+    if num_heads < 1 or dim % num_heads:
+        raise ValueError(f"heads must divide the floats of a row, {dim}, got {num_heads}")
     with tf.variable_scope(name):
         attended = dropped(_self_attention(inputs, mask, num_heads), "drop_attention")
         attended = layer_norm(inputs + attended, "norm_attention")

@@ -43,6 +43,14 @@ def _check_one_of(settings: Any, name: str, known: Sequence[str]) -> None:
         )
 
 
+def _check_numbers(settings: Any, *choices: str) -> None:
+    """Checks that the arguments of a choice, which stand beside its name, are no text."""
+    for choice in choices:
+        for name, value in (getattr(settings, choice) or {}).items():
+            if name != "name" and isinstance(value, str):
+                raise ValueError(f"{choice}.{name} must be a number, got {value!r}")
+
+
 @dataclasses.dataclass(frozen=True)
 class Data:
     """The data.
@@ -79,6 +87,7 @@ class Table:
 
     def __post_init__(self) -> None:
         _check_least(self, {"dim": 1})
+        _check_numbers(self, "filter", "eviction", "initializer", "regularizer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +133,7 @@ class Train:
         _check_one_of(self, "order", ORDERS)
         least = dict.fromkeys(("batch_size", "epochs", "steps"), 1)
         _check_least(self, {**least, "save_steps": 1, "incremental_steps": 1, "clip_norm": 0})
+        _check_numbers(self, "optimizer", "table_optimizer", "schedule")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must be from 0 to 2**31 - 1, got {self.seed}")
 

@@ -47,9 +47,10 @@ def _sentence_of_op(error: tf.errors.OpError) -> Optional[str]:
     """An op's error has the graph in it; the sentence is what a check of ours says."""
     if "Tensor had NaN" in error.message or "Tensor had Inf" in error.message:
         return _NOT_A_NUMBER
-    found = re.search(r"^ValueError: (.*)|assertion failed: \[(.* must .*?)\]", error.message, re.M)
-    if found:
-        return found[1] or found[2]
+    for said in (r"^ValueError: (.*)", r"assertion failed: \[(.* must .*?)\]", "^(.* must be .*)"):
+        found = re.search(said, error.message, re.MULTILINE)
+        if found:
+            return found[1]
     is_of_machine = isinstance(error, _OF_THE_MACHINE) or "No such file" in error.message
     lines = [line for line in error.message.splitlines() if line.strip()]
     if not is_of_machine or not lines:

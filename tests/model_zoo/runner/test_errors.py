@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from python_processes import Process
 
 from model_zoo import __main__ as command
-from model_zoo import runner
+from model_zoo import layers, runner
 from model_zoo.runner import errors, record
 from model_zoo.runner.stop_signals import Interrupted
 
@@ -70,6 +70,40 @@ def test_a_table_of_another_dim_is_named_where_a_model_needs_the_same(model, cap
     found = said(capsys, "train", model, *flags)
     assert re.search("got . floats of column 'item'|and 8 of another", found), found
     assert "set params.dim" in found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("model", "setting", "message"),
+    [
+        ("deepfm", "params.dim=0", "params.dim must be at least 1, got 0"),
+        ("deepfm", "params.dropout=1.5", "dropout must be at least 0 and below 1, got 1.5"),
+        ("deepfm", "params.hidden_units=[0]", "units of layer 'hidden_0' must be at least 1"),
+        ("dssm", "params.hidden_units=[]", "hidden_units must have the size of the vectors"),
+        ("xdeepfm", "params.maps=[]", "maps must be a number from 1 on for each layer, got []"),
+        ("fibinet", "params.reduction=0", "reduction must be at least 1, got 0"),
+        ("masknet", "params.blocks=0", "blocks must be at least 1, got 0"),
+        ("deepfm", "train.optimizer.learning_rate=x", "learning_rate must be a number, got 'x'"),
+        (
+            "deepfm",
+            "tables.default.initializer={name: normal, stddev: x}",
+            "tables.default.initializer.stddev must be a number, got 'x'",
+        ),
+        (
+            "deepfm",
+            "train.schedule={name: exponential_decay, decay_steps: 0, decay_rate: 0.9}",
+            "learning_rate of Adam must be finite, got nan",
+        ),
+    ],
+)
+def test_a_setting_that_no_model_can_have_is_a_sentence(model, setting, message, capsys):
+    flags = ["--data", "shop.yaml", "--batch_size", "16", "--set", setting]
+    assert message in said(capsys, "train", model, *flags, "--set", "hooks.progress=false")
+
+
+def test_heads_of_attention_must_divide_the_floats_of_a_row():
+    with pytest.raises(ValueError, match="heads must divide the floats of a row, 8, got 3"):
+        layers.transformer_layer(tf.zeros([2, 5, 8]), tf.ones([2, 5], tf.bool), 3, "attention")
 
 
 @pytest.fixture
