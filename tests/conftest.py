@@ -56,7 +56,7 @@ def pytest_addoption(parser):
         "--parameters",
         type=int,
         metavar="N",
-        help="run a test with the first N of its parameters only",
+        help="run a test with the first N of its parameters only, unless it is marked all_parameters",
     )
 
 
@@ -157,12 +157,16 @@ def _values(item):
 
 
 def _within_parameters(items, limit):
-    """The items without those that repeat a test function more than ``limit`` times, if given."""
+    """The items without those that repeat a test function more than ``limit`` times, if given.
+
+    A test marked all_parameters is repeated as often as it says.
+    """
     seen = collections.Counter()
     for item in items:
         function = item.nodeid.split("[")[0]
         seen[function] += 1
-        if limit is None or seen[function] <= limit:
+        has_all = limit is None or item.get_closest_marker("all_parameters")
+        if has_all or seen[function] <= limit:
             yield item
 
 
