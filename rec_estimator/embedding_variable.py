@@ -144,7 +144,7 @@ def get_embedding_variable(
             "EmbeddingVariableOption(filter_option=CounterFilter(3))"
         )
     ev_option = with_steps_to_live(ev_option, steps_to_live)
-    ev_option = _with_regularizer(ev_option, regularizer)
+    ev_option = with_regularizer(ev_option, regularizer)
     _check_storage(name, ev_option)
     refuse_eager_mode("get_embedding_variable")
     scope = tf.get_variable_scope()
@@ -268,9 +268,19 @@ def with_steps_to_live(
     return dataclasses.replace(option, evict_option=rule if rule.is_on else present)
 
 
-def _with_regularizer(
+def with_regularizer(
     option: EmbeddingVariableOption, regularizer: Optional[Regularizer]
 ) -> EmbeddingVariableOption:
+    """Returns the option of a table whose regularizer is given beside it.
+
+    Args:
+      option: The option.
+      regularizer: L2Regularizer, LazyDecay, or None for that of the option.
+
+    Raises:
+      TypeError: regularizer is anything else.
+      ValueError: The option has another one.
+    """
     if regularizer is None or regularizer == option.regularizer:
         return option
     check_regularizer(regularizer)

@@ -56,7 +56,7 @@ def pytest_addoption(parser):
         "--parameters",
         type=int,
         metavar="N",
-        help="run a test with the first N of its parameters only, unless it is marked all_parameters",
+        help="run a test with the first N of its parameters only; not one marked all_parameters",
     )
 
 

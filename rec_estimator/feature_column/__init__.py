@@ -21,7 +21,12 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import feature_columns
-from rec_estimator.embedding_variable import as_slot_dtype, as_value_dtype, with_steps_to_live
+from rec_estimator.embedding_variable import (
+    as_slot_dtype,
+    as_value_dtype,
+    with_regularizer,
+    with_steps_to_live,
+)
 from rec_estimator.feature_column.columns import (
     COMBINERS,
     CategoricalColumn,
@@ -33,6 +38,7 @@ from rec_estimator.feature_column.columns import (
 from rec_estimator.feature_column.linear import linear_model
 from rec_estimator.features import check_name
 from rec_estimator.options import EmbeddingVariableOption
+from rec_estimator.regularizers import Regularizer
 from rec_estimator.table.shard import KEY_CLASSES
 
 __all__ = [
@@ -59,6 +65,7 @@ def categorical_column_with_embedding(
     ev_option: Optional[EmbeddingVariableOption] = None,
     value_dtype: Optional[tf.DType] = None,
     slot_dtype: Optional[tf.DType] = None,
+    regularizer: Optional[Regularizer] = None,
 ) -> EmbeddedCategoricalColumn:
     """Makes a column whose ids are keys of a table; it needs no vocabulary.
 
@@ -73,6 +80,7 @@ def categorical_column_with_embedding(
       ev_option: Filter, eviction and all other options of the table.
       value_dtype: How the table stores vectors, as in get_embedding_variable.
       slot_dtype: How it stores the slots of optimizers, likewise.
+      regularizer: L2Regularizer or LazyDecay, the same as ``ev_option.regularizer``.
 
     Returns:
       The column. It is hashable and equal to a column with the same settings.
@@ -112,7 +120,7 @@ def categorical_column_with_embedding(
             "EmbeddingVariableOption(filter_option=CounterFilter(3))"
         )
     return EmbeddedCategoricalColumn(
-        *(key, dtype, partition_num, ev_option),
+        *(key, dtype, partition_num, with_regularizer(ev_option, regularizer)),
         as_value_dtype(value_dtype),
         as_slot_dtype(slot_dtype),
     )
@@ -125,6 +133,7 @@ def sequence_categorical_column_with_embedding(
     ev_option: Optional[EmbeddingVariableOption] = None,
     value_dtype: Optional[tf.DType] = None,
     slot_dtype: Optional[tf.DType] = None,
+    regularizer: Optional[Regularizer] = None,
 ) -> feature_columns.SequenceCategoricalColumn:
     """Makes a column of sequences of ids that are keys of a table, for sequence layers.
 
@@ -135,6 +144,7 @@ def sequence_categorical_column_with_embedding(
       ev_option: As in categorical_column_with_embedding.
       value_dtype: As in categorical_column_with_embedding.
       slot_dtype: As in categorical_column_with_embedding.
+      regularizer: As in categorical_column_with_embedding.
 
     Returns:
       TensorFlow's sequence column. An embedding_column of it gives [batch, length, dimension].
@@ -150,7 +160,7 @@ def sequence_categorical_column_with_embedding(
     """
     return feature_columns.SequenceCategoricalColumn(
         categorical_column_with_embedding(
-            key, dtype, partition_num, ev_option, value_dtype, slot_dtype
+            key, dtype, partition_num, ev_option, value_dtype, slot_dtype, regularizer
         )
     )
 
@@ -164,6 +174,7 @@ def sparse_column_with_embedding(
     ev_option: Optional[EmbeddingVariableOption] = None,
     value_dtype: Optional[tf.DType] = None,
     slot_dtype: Optional[tf.DType] = None,
+    regularizer: Optional[Regularizer] = None,
 ) -> EmbeddedCategoricalColumn:
     """Same as categorical_column_with_embedding, under its name in tf.contrib.layers.
 
@@ -176,6 +187,7 @@ def sparse_column_with_embedding(
       ev_option: As in categorical_column_with_embedding.
       value_dtype: As in categorical_column_with_embedding.
       slot_dtype: As in categorical_column_with_embedding.
+      regularizer: As in categorical_column_with_embedding.
 
     Returns:
       The column.
@@ -191,7 +203,7 @@ def sparse_column_with_embedding(
     if init_data_source is not None:
         raise ValueError(f"init_data_source must be None, got {init_data_source!r}; omit it")
     column = categorical_column_with_embedding(
-        column_name, dtype, partition_num, ev_option, value_dtype, slot_dtype
+        column_name, dtype, partition_num, ev_option, value_dtype, slot_dtype, regularizer
     )
     option = with_steps_to_live(column.ev_option, steps_to_live)
     return dataclasses.replace(column, ev_option=option)

@@ -285,6 +285,40 @@ def test_initializer_of_the_option_takes_precedence_over_that_of_the_column():
     assert 0.2 < np.abs(c).max() <= 0.25
 
 
+LAYERS = {
+    "input": tf.feature_column.input_layer,
+    "sequence": lambda features, columns: sequence_layer(features, columns)[0],
+    "linear": lambda features, columns: fc.linear_model(features, columns, units=2),
+}
+
+
+@pytest.mark.parametrize(
+    "make, layer",
+    [
+        (fc.categorical_column_with_embedding, "input"),
+        (fc.sparse_column_with_embedding, "input"),
+        pytest.param(
+            *(fc.sequence_categorical_column_with_embedding, "sequence"),
+            marks=[pytest.mark.keras_2, pytest.mark.long],
+        ),
+        (fc.categorical_column_with_embedding, "linear"),
+    ],
+)
+def test_a_regularizer_of_the_column_is_that_of_its_table(make, layer):
+    categorical = make("f", tf.int64, ev_option=OPTION, regularizer=rec.L2Regularizer(0.25))
+    of_layer = categorical if layer == "linear" else fc.embedding_column(categorical, 2)
+    ids = tf.sparse.from_dense(tf.constant([[1, 2]], tf.int64))
+    out = LAYERS[layer]({"f": ids}, [of_layer])
+    (table,) = graph_tables()
+    before = rec.embedding_lookup(table, tf.constant([1, 2], tf.int64))
+    step = minimize(0.0 * tf.reduce_sum(out))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        rows = session.run(before)
+        session.run(step)
+        np.testing.assert_array_equal(session.run(before), 0.75 * rows)
+
+
 def test_layers_that_reuse_a_scope_share_the_table():
     batch = {"f": tf.constant([1], tf.int64)}
     layer = tf.make_template("net", lambda: tf.feature_column.input_layer(batch, [dense()]))

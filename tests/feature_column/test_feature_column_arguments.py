@@ -128,6 +128,11 @@ def test_do_fusion_has_no_effect(value):
         (lambda: column(partition_num=2.0), ValueError, "got 2.0"),
         (lambda: column(ev_option=3), TypeError, "ev_option must be an EmbeddingVariableOption"),
         (
+            lambda: fc.categorical_column_with_embedding("f", regularizer=abs),
+            TypeError,
+            "regularizer must be a rec_estimator.L2Regularizer",
+        ),
+        (
             lambda: fc.sparse_column_with_embedding("f", init_data_source="a"),
             ValueError,
             "init_data_source must be None, got 'a'",
