@@ -3,6 +3,7 @@
 
 Each function returns a pair (value, update) as those of ``tf.metrics`` do, or a dict of such pairs.
 The update adds a batch to local variables; the value is of all batches since they were initialized.
+docs/metrics.md merges the local variables of several evaluators.
 """
 
 from rec_estimator.metrics.approximate_auc import auc_of_logits

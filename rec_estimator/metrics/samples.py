@@ -93,7 +93,7 @@ class SampleStore:
     """
 
     def __init__(self, *columns: tf.Tensor) -> None:
-        self._size = _local_variable("size", tf.zeros([], tf.int64))
+        self._size = _local_variable("samples", tf.zeros([], tf.int64))
         self._columns = [
             _local_variable(f"column_{i}", tf.zeros([_FIRST_ROWS], column.dtype))
             for i, column in enumerate(columns)
