@@ -144,8 +144,10 @@ def table(found: Mapping[str, Any]) -> str:
         if plain and variant != "plain":
             all_rows = statistics.mean(run["rows"] for run in plain)
             saved = f"{1 - rows / all_rows:.0%}" if all_rows else ""
-            if _value(runs[0], heads[0], label) is not None:  # Two towers have no AUC.
-                lost = f"{_mean(plain, heads[0], label) - _mean(runs, heads[0], label):+.4f}"
+            # Two towers have no AUC.
+            head = next(head for head in heads if _value(runs[0], head, label) is not None)
+            lost = f"{_mean(plain, head, label) - _mean(runs, head, label):+.4f}"
+            lost += "" if head == heads[0] else f" of {head}"
         lines.append([model, variant, *cells, f"{speed:,.0f}", f"{rows:,.0f}", saved, lost])
     widths = [max(map(len, column)) for column in zip(*lines)]
     lines.insert(1, ["-" * width for width in widths])

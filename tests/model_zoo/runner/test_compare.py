@@ -150,6 +150,25 @@ def test_the_table_has_means_deviations_rows_saved_and_auc_lost(runs):
     assert dict(zip(heads, plain))["rows saved"] == "" and eviction[1] == "eviction"
 
 
+def test_a_variant_of_two_towers_loses_hit_rate(runs, monkeypatch):
+    aucs = commands.train
+
+    def train(run_config, data_set, say):
+        found = aucs(run_config, data_set, say)
+        if run_config.model == "dssm":
+            found["test"] = {"hit_rate_at_10": 0.25 if run_config.tables else 0.5}
+        return found
+
+    monkeypatch.setattr(commands, "train", train)
+    found, _ = compared(models=["deepfm", "dssm"], variants=["plain", "counter"])
+    cells = [
+        [cell.strip() for cell in line.split("|")] for line in compare.table(found).split("\n")
+    ]
+    lost = {row[1]: row[-2] for row in cells if row[2] == "counter"}
+    assert cells[0][-2] == "AUC lost"
+    assert lost == {"deepfm": "+0.0050", "dssm": "+0.2500 of hit rate at 10"}
+
+
 @pytest.mark.long
 def test_a_comparison_trains_models_of_one_and_of_several_labels(tmp_path):
     tf.logging.set_verbosity(tf.logging.ERROR)
