@@ -12,7 +12,7 @@ rounds. All models take about a quarter of an hour.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ BATCHES = 32
 USERS, ITEMS = 100_000, 50_000
 LEARNING_RATE = 0.05
 WARM_UP = 3
+ENOUGH = 1.1  # Times as fast; for less, profile_zoo.py gives the reason.
 
 
 def batches_of(data: DataSet, batch_size: int) -> Any:
@@ -121,10 +122,8 @@ def build(
     return step
 
 
-def measure(model: str, batch_size: int, rounds: int, steps: int) -> Dict[str, Any]:
-    """Measures a model, in a process of its own."""
-    import tensorflow.compat.v1 as tf
-
+def inputs_of(model: str, batch_size: int) -> Tuple[DataSet, Any, Dict[str, int]]:
+    """The data of a model, as batches_of, and as number_ids returns them."""
     from model_zoo.data import generate_clicks
     from model_zoo.models import view_of
 
@@ -132,10 +131,18 @@ def measure(model: str, batch_size: int, rounds: int, steps: int) -> Dict[str, A
     data = view_of(model, clicks)
     features, labels = batches_of(data, batch_size)
     sizes = number_ids(data, features)
+    return data, (features, labels), sizes
+
+
+def measure(model: str, batch_size: int, rounds: int, steps: int) -> Dict[str, Any]:
+    """Measures a model, in a process of its own."""
+    import tensorflow.compat.v1 as tf
+
+    data, batches, sizes = inputs_of(model, batch_size)
     run = {}
     for system in SYSTEMS:
         with tf.Graph().as_default():
-            run[system] = build(model, system, data, (features, labels), sizes)
+            run[system] = build(model, system, data, batches, sizes)
     for step in run.values():
         for _ in range(BATCHES):  # All rows are there then.
             step()
@@ -150,6 +157,13 @@ def measure(model: str, batch_size: int, rounds: int, steps: int) -> Dict[str, A
         "times_as_fast": result_file.quartiles(ratios),
         "times_as_fast_by_cpu": result_file.quartiles(cpu_ratios),
     }
+
+
+def slow_cases(found: Dict[str, Any]) -> List[Tuple[str, int]]:
+    """(model, batch) of each case of a result that is less than ENOUGH times as fast."""
+    return [
+        (one["model"], one["batch"]) for one in found["results"] if one["times_as_fast"][1] < ENOUGH
+    ]
 
 
 def main() -> None:
