@@ -2,23 +2,84 @@
 """The figures of the page of the model zoo, for figures.py."""
 
 import collections
+import json
 import statistics
+import textwrap
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from benchmarks import bench_zoo
 from benchmarks.columns import by_row, figure, fill
 
 Result = Dict[str, Any]
+
+VARIANTS = {"counter": "filter", "eviction": "eviction"}
+NEEDS_FOLDER = ("online_retail",)  # Data that the zoo does not download.
+WIDTH = 140  # Columns of a line of the page.
 
 
 @figure("model_zoo/README.md", "compare_zoo")
 def compare_zoo(found: Result) -> str:
     by_data: Dict[str, List[Result]] = {}
-    for comparison in found["data"].values():
-        by_data.setdefault(comparison["data"]["name"], []).append(comparison)
-    return "\n\n".join(
-        fill("{data[name]}, {data[rows][test]:,} test rows:\n\n", of_data[0]) + _comparison(of_data)
-        for of_data in by_data.values()
+    for group, comparison in found["data"].items():
+        named = {**comparison, "group": group}
+        by_data.setdefault(comparison["data"]["name"], []).append(named)
+    parts = []
+    for of_data in by_data.values():
+        parts += [
+            fill("{data[name]}, {data[rows][test]:,} test rows:", of_data[0]),
+            _comparison(of_data),
+            _beyond_deviation(of_data),
+            "The commands of the plain rows:",
+            "\n".join(map(_command, of_data)),
+        ]
+    return "\n\n".join(parts)
+
+
+def settings_of(comparison: Result) -> List[str]:
+    """The settings of the runs of a comparison beside those of its configuration file."""
+    train = comparison["config"]["train"]
+    with_validation = json.dumps(train["with_validation"])
+    return [f"train.epochs={train['epochs']}", f"train.with_validation={with_validation}"]
+
+
+def _command(comparison: Result) -> str:
+    """The command that makes the plain runs of a comparison, as indented lines."""
+    models = sorted({run["model"] for run in comparison["runs"]})
+    plain = [run for run in comparison["runs"] if run["variant"] == "plain"]
+    seeds = " ".join(sorted({str(run["seed"]) for run in plain}))
+    name, folder = comparison["data"]["name"], ""
+    if name in NEEDS_FOLDER:
+        folder = " --folder FOLDER"
+    settings = "".join(f" --set {setting}" for setting in settings_of(comparison))
+    options = f"--variants plain --seeds {seeds} --models {' '.join(models)}"
+    lines = [f"python -m model_zoo compare --config {name}{folder}{settings}"]
+    lines += [f"    --output {comparison['group']}.json"]
+    lines += [f"    {line}" for line in textwrap.wrap(options, 120, break_on_hyphens=False)]
+    return " \\\n".join(f"    {line}" for line in lines)
+
+
+def _beyond_deviation(comparisons: Sequence[Result]) -> str:
+    """A sentence: what a filter and an eviction change by more than the seeds do."""
+    label = comparisons[0]["data"]["label"]
+    runs: Dict[Tuple[str, str], Dict[int, Result]] = collections.defaultdict(dict)
+    for run in (run for comparison in comparisons for run in comparison["runs"]):
+        runs[run["model"], run["variant"]][run["seed"]] = run
+    found = []
+    for variant, name in VARIANTS.items():
+        beyond = []
+        for model in dict.fromkeys(model for model, _ in runs):
+            plain = runs[model, "plain"]
+            lost = _lost(runs[model, variant], plain, label)
+            values = [_quality(run, label)[0] for run in plain.values()]
+            if lost is not None and abs(lost) > statistics.stdev(values):
+                beyond.append(f"`{model}` {lost:+.4f}")
+        found.append(f"with the {name}: {', '.join(beyond) or 'none'}")
+    text = (
+        "The filter and the eviction have one seed each. Of their differences, those within the "
+        "standard deviation of the model's plain seeds mean nothing. The others are, "
+        f"{'; '.join(found)}."
     )
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False)
 
 
 def _comparison(comparisons: Sequence[Result]) -> str:
@@ -37,11 +98,11 @@ def _comparison(comparisons: Sequence[Result]) -> str:
         row: Dict[str, Any] = {"model": model, "epochs": epochs[model], "seeds": len(plain)}
         for name in ("auc", "grouped_auc", "log_loss"):
             row[name] = _mean_and_deviation([_metric(each, name, label) for each in plain.values()])
-        if _metric(next(iter(plain.values())), "auc", label) is None:
-            hits = [each["metrics"]["hit_rate_at_10"] for each in plain.values()]
-            row["auc"] = f"hit rate at 10: {_mean_and_deviation(hits)}"
+        values, kinds = zip(*(_quality(each, label) for each in plain.values()))
+        if kinds[0] != "AUC":
+            row["auc"] = f"{kinds[0]}: {_mean_and_deviation(values)}"
         row["rows"] = statistics.mean(each["rows"] for each in plain.values())
-        for variant in ("counter", "eviction"):
+        for variant in VARIANTS:
             row[variant] = _saved_and_lost(by_variant[variant], plain, label)
         rows.append(row)
     rows.sort(key=lambda row: row["auc"] if row["log_loss"] else "", reverse=True)
@@ -100,6 +161,41 @@ def zoo_speed(found: Result) -> str:
     return by_row(rows.values(), columns)
 
 
+@figure("model_zoo/README.md", "bench_zoo", "profile_zoo")
+def zoo_speed_reasons(found: Result, profile: Result) -> str:
+    """The cases that are hardly faster, and how the CPU time of their steps is shared."""
+    steps = {(one["model"], one["batch"]): one["groups"] for one in profile["results"]}
+    ratios = {(one["model"], one["batch"]): one for one in found["results"]}
+    rows = []
+    for case in bench_zoo.slow_cases(found):
+        groups, total = steps[case], sum(steps[case].values())
+        shares = {name.replace(" ", "_"): ms / total for name, ms in groups.items()}
+        rows.append({**ratios[case], "ms": total, **shares})
+    columns = {
+        "model": "`{model}`",
+        "batch": "{batch:,}",
+        "times as fast": "{times_as_fast[1]:.3f}",
+        "quartiles of the rounds": "{times_as_fast[0]:.3f} to {times_as_fast[2]:.3f}",
+        "CPU of a step": "{ms:.0f} ms",
+        "in tables": "{library:.0%}",
+        "in matrix products": "{matrix_products:.0%}",
+        "in other ops of TensorFlow": "{TensorFlow:.0%}",
+    }
+    return by_row(rows, columns)
+
+
+@figure("model_zoo/README.md", "bench_zoo_sequences")
+def zoo_speed_sequences(found: Result) -> str:
+    """A line for each case of a run with more rounds, by CPU time."""
+    columns = {
+        "model": "`{model}`",
+        "batch": "{batch:,}",
+        "times as fast by CPU time": "{times_as_fast_by_cpu[1]:.3f}",
+        "quartiles of the rounds": "{times_as_fast_by_cpu[0]:.3f} to {times_as_fast_by_cpu[2]:.3f}",
+    }
+    return by_row(found["results"], columns)
+
+
 @figure("docs/small_tables.md", "compare_row_dtypes")
 def row_dtypes(found: Result) -> str:
     """AUC by the type of vectors, of compare_row_dtypes.py."""
@@ -134,17 +230,25 @@ def _mean_and_deviation(values: Sequence[Optional[float]]) -> Optional[str]:
     return f"{statistics.mean(found):.4f}{deviation}"
 
 
+def _quality(run: Result, label: str) -> Tuple[float, str]:
+    """The AUC of a run, or the hit rate of two towers, and its name."""
+    auc = _metric(run, "auc", label)
+    return (run["metrics"]["hit_rate_at_10"], "hit rate at 10") if auc is None else (auc, "AUC")
+
+
+def _lost(runs: Dict[int, Result], plain: Dict[int, Result], label: str) -> Optional[float]:
+    """The mean loss of quality against plain tables with the same seeds."""
+    seeds = runs.keys() & plain.keys()
+    lost = [_quality(plain[seed], label)[0] - _quality(runs[seed], label)[0] for seed in seeds]
+    return statistics.mean(lost) if lost else None
+
+
 def _saved_and_lost(runs: Dict[int, Result], plain: Dict[int, Result], label: str) -> Optional[str]:
     """What a variant saves and loses against plain tables with the same seeds."""
-    pairs = [(plain[seed], run) for seed, run in runs.items() if seed in plain]
-    if not pairs:
+    lost = _lost(runs, plain, label)
+    if lost is None:
         return None
-    saved = 1 - statistics.mean(run["rows"] / before["rows"] for before, run in pairs)
-    lost = [
-        before_auc - auc
-        for before, run in pairs
-        for before_auc, auc in [[_metric(each, "auc", label) for each in (before, run)]]
-        if before_auc is not None and auc is not None
-    ]
-    shown = f"{saved:.0%}"
-    return f"{shown}, {statistics.mean(lost):+.4f}" if lost else shown
+    seeds = runs.keys() & plain.keys()
+    saved = 1 - statistics.mean(runs[seed]["rows"] / plain[seed]["rows"] for seed in seeds)
+    kind = _quality(next(iter(plain.values())), label)[1]
+    return f"{saved:.0%}, {lost:+.4f}" + ("" if kind == "AUC" else f" of {kind}")

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from benchmarks import columns, core_figures, figures, page_figures, result_file
+from benchmarks import columns, core_figures, figures, page_figures, result_file, zoo_figures
+from model_zoo.runner import config
 
 BLOCKS = sorted(
     (page.relative_to(figures.ROOT).as_posix(), name)
@@ -126,3 +127,11 @@ def test_pairs_that_were_not_run_whole_are_said_so():
         f"| 2.21.0 | 3.13.0 | 2.5 | 7.36 | 3.15 | {counted}; only `tests/a` | \u2013 |",
         f"| 2.21.0 | 3.13.0 | 2.5 | 7.36 | 3.15 | {counted} | 10 |",
     ]
+
+
+@pytest.mark.parametrize("group", result_file.read("compare_zoo")["data"])
+def test_the_commands_of_the_zoo_have_the_settings_of_its_figures(group):
+    comparison = result_file.read("compare_zoo")["data"][group]
+    found = config.load(comparison["data"]["name"], zoo_figures.settings_of(comparison)).as_dict()
+    for section, settings in comparison["config"].items():
+        assert settings.items() <= found[section].items(), section
