@@ -346,9 +346,9 @@ class Packer {
     return AddNode(&builder, inputs, request_.worker, graph_, gradients);
   }
 
-  // If each gradient is the part of a shard: lets `grads` be the gradients of
-  // all shards, and `positions` the rows of the shard there. The update must be
-  // removed then: it has lost these inputs.
+  // If each gradient is the part of a shard: makes `grads` the gradients of all
+  // shards, and `positions` the rows of the shard there. The update must then
+  // be removed: it has lost these inputs.
   void TakeUndivided(std::vector<OutputTensor>* grads,
                      std::vector<OutputTensor>* positions) {
     std::vector<OutputTensor> undivided, rows;

@@ -22,7 +22,7 @@ class RowSurvey {
   struct Broken {
     int64_t key;
     int64_t version;
-    int offset;   // Of the first such float in the row.
+    int offset;   // Where the row has its first such float.
     float value;  // That float.
   };
 

@@ -78,7 +78,8 @@ void RunOutOfMemory(const FilterSpec& filter, int dim, rlim_t step) {
   const int64_t bytes = table.memory_bytes();
   const SavedSketch sketch_before = SketchOf(table);
 
-  SpareMemory::OfProcess().FreeAll();  // Of other tests; it counts as mapped.
+  SpareMemory::OfProcess()
+      .FreeAll();  // What other tests left counts as mapped.
   int refused = 0;
   bool done = false;
   // The limit rises step by step, so each allocation fails first once.
