@@ -36,7 +36,7 @@ POLICIES = ("lfu", "lru", "lfu_decay")
 _UNLIMITED = ("all", "grows")
 _HALF_LIFE = 100
 _WARM_UP = 10
-_STEPS_TO_SETTLE = 60
+_STEPS_BEFORE = 60
 _SMALL, _STEPS, _IDS_A_STEP, _DRIFT = 20_000, 400, 2000, 10
 _LONG = 100_000
 
@@ -86,10 +86,10 @@ def _build(policy: str, size: str, steps: int) -> Dict[str, Callable[[], Any]]:
 
 
 def _new(policy: str, size: str) -> float:
-    """The part of a step's distinct ids without a row, when the table has settled."""
+    """The part of a step's distinct ids without a row, in steps like those that are timed."""
     trainer, parts = _filled(policy, size), []
-    for step, batch in enumerate(_zipf_batches(size, _STEPS_TO_SETTLE + 10)):
-        if step >= _STEPS_TO_SETTLE:
+    for step, batch in enumerate(_zipf_batches(size, _STEPS_BEFORE + 10)):
+        if step >= _STEPS_BEFORE:
             distinct = np.unique(batch)
             parts.append(1 - int(trainer.hits(distinct)) / len(distinct))
         trainer.step(batch)
