@@ -15,6 +15,12 @@ _NOT_A_NUMBER = (
 )
 # A ValueError in one of these comes from a graph that cannot be built.
 _LIBRARIES = re.compile(r"[/\\](tensorflow|tensorflow_estimator|keras|tf_keras|numpy)[/\\]")
+# Of the data, of a batch, and of a kernel of rec_estimator.
+_SAID = (
+    r"^ValueError: (.*)",
+    r"assertion failed: \[(.* must .*?)\]",
+    r"^(.* must be .*, got .*)",
+)
 # Errors about files and memory, whatever the graph is.
 _OF_THE_MACHINE = (
     tf.errors.DataLossError,
@@ -47,7 +53,7 @@ def _sentence_of_op(error: tf.errors.OpError) -> Optional[str]:
     """An op's error has the graph in it; the sentence is what a check of ours says."""
     if "Tensor had NaN" in error.message or "Tensor had Inf" in error.message:
         return _NOT_A_NUMBER
-    for said in (r"^ValueError: (.*)", r"assertion failed: \[(.* must .*?)\]", "^(.* must be .*)"):
+    for said in _SAID:
         found = re.search(said, error.message, re.MULTILINE)
         if found:
             return found[1]
