@@ -16,8 +16,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Before TensorFlow is imported: no GPU, and warnings and errors only.
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-# Each session has the threads of its configuration. Otherwise all have those of the first one.
-os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
 
 # The checkout comes first, even if another copy is installed; tests/ is for `import oracle`.
 sys.path.insert(0, str(ROOT / "tests"))
@@ -81,6 +79,11 @@ def _configure_tensorflow(config):
     tf.get_logger().setLevel("ERROR")
     if config.getoption("--v1-behavior"):
         tf.disable_v2_behavior()
+    # Each session has the threads of its configuration; otherwise all have those of the first one.
+    # TensorFlow reads this once, so the programs that tests start do not inherit it.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")
+        tf.Session(graph=tf.Graph()).close()
     if config.getoption("--no-grappler"):
         # The default of all sessions whose test names no configuration.
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

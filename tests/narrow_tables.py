@@ -123,12 +123,19 @@ SPECIAL_ROWS = np.array(
     ],
     np.float32,
 )
+LARGEST_OF_BOTH = 65280  # Of the numbers that both types of 16 bits have.
+
+
+def special_rows(*dtypes):
+    """SPECIAL_ROWS, within the range of float16 if it is among the types."""
+    largest = LARGEST_OF_BOTH if tf.float16 in dtypes else np.inf
+    return np.clip(SPECIAL_ROWS, -largest, largest)
 
 
 def save_and_restore(folder, make_saver, saved, restored):
     """A reader of a checkpoint, what was saved in it and what was restored from it.
 
-    Rows are trained by Adagrad; others are SPECIAL_ROWS.
+    Rows are trained by Adagrad; others are special_rows.
 
     Args:
       saved, restored: Arguments of make_table.
@@ -138,7 +145,8 @@ def save_and_restore(folder, make_saver, saved, restored):
         table, optimizer = make_table(**saved), adagrad()
         train, saver = trainer(table, optimizer), make_saver()
         contents = Contents(table, optimizer)
-        assign = table.assign(np.arange(len(SPECIAL_ROWS)) + 100, SPECIAL_ROWS)
+        rows = special_rows(saved.get("value_dtype"), restored.get("value_dtype"))
+        assign = table.assign(np.arange(len(rows)) + 100, rows)
         with initialized_session() as session:
             for batch in random_batches(2):
                 train(session, *batch)

@@ -73,6 +73,7 @@ def test_such_a_step_runs_on_the_threads_of_its_session(value_dtype):
                     session.run(train, dict(zip((keys, gradients), batch)))
 
             run_steps()  # The first one also optimizes the graph.
-            # On a busy machine, a thread may come too late for all work of a step.
-            used[threads] = max(threads_that_run(run_steps) for _ in range(5))
-    assert used[1, 1] == 1 and used[2, 1] > 1 and used[3, 3] > 1, used
+            # On a busy machine, a thread may come too late for all work of a step, and threads of
+            # other tests may end meanwhile.
+            used[threads] = [threads_that_run(run_steps) for _ in range(5)]
+    assert min(used[1, 1]) == 1 and max(used[2, 1]) > 1 and max(used[3, 3]) > 1, used

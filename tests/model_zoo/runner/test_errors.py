@@ -167,7 +167,7 @@ def test_run_json_has_a_command_that_runs_and_describes_the_data(trained):
     assert all(each.startswith("python ") for each in kept["commands"])
     assert kept["data"] == {
         "name": "shop",
-        "rows": {"train": None, "validation": None, "test": None},
+        "rows": {"train": 76, "validation": 13, "test": 11},
         "labels": ["click", "buy"],
         "columns": {
             "user": {"role": "user"},

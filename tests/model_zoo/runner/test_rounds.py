@@ -40,4 +40,4 @@ def test_a_window_of_a_streamed_file_is_a_twentieth_of_its_rows(tmp_path):
 def test_rows_in_memory_are_in_their_order(tmp_path):
     clicks = data.generate_clicks(rows=1000)
     assert rounds_of(clicks, tmp_path)._every == -(-clicks.rows("train") // 160)
-    assert rounds_of(clicks.retrieval(), tmp_path)._every > 0
+    assert rounds_of(data.RetrievalDataSet(clicks), tmp_path)._every > 0

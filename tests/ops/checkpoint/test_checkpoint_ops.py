@@ -248,7 +248,7 @@ FILE_ERRORS = {
         "InvalidArgument",
         "t/Adagrad-values .* 3 columns, the width of the slot, got 4",
     ),
-    "slot without values": ({"t/Adagrad-values": None}, "DataLoss", "t/Adagrad-values must be in"),
+    "slot without values": ({"t/Adagrad-values": None}, "DataLoss", "but no t/Adagrad-values"),
     "slot of fewer rows": (
         {"t/Adagrad-values": np.zeros([N, 3], np.float32)},
         "DataLoss",
@@ -259,7 +259,7 @@ FILE_ERRORS = {
         "InvalidArgument",
         "t/default_values .* 3 columns, the dim of the table, got 4",
     ),
-    "bank of no rows": ({"t/default_values": np.zeros([0, 3], np.float32)}, "DataLoss", "a row"),
+    "bank of no rows": ({"t/default_values": np.zeros([0, 3], np.float32)}, "DataLoss", "has no row"),
 }
 
 
