@@ -259,7 +259,11 @@ FILE_ERRORS = {
         "InvalidArgument",
         "t/default_values .* 3 columns, the dim of the table, got 4",
     ),
-    "bank of no rows": ({"t/default_values": np.zeros([0, 3], np.float32)}, "DataLoss", "has no row"),
+    "bank of no rows": (
+        {"t/default_values": np.zeros([0, 3], np.float32)},
+        "DataLoss",
+        "has no row",
+    ),
 }
 
 
