@@ -38,9 +38,9 @@ void WindowPlan::BeginStep(int64_t step) {
   size_ = 0;
   if (step == step_) return;
   step_ = step;
-  const uint64_t place = static_cast<uint64_t>(step) * EvictionWindow::kSpread;
-  next_ = static_cast<int>(FastRange(place, kStripes));
-  round_ = place >> 32;
+  const uint64_t begin = static_cast<uint64_t>(step) * EvictionWindow::kSpread;
+  next_ = static_cast<int>(FastRange(begin, kStripes));
+  round_ = begin >> 32;
 }
 
 void WindowPlan::PlanRound(const StripeSet& stripes, int64_t shared,

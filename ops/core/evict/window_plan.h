@@ -51,7 +51,7 @@ class WindowPlan {
   // max_rows: those that the table may have; 0: any number.
   explicit WindowPlan(int64_t max_rows) : max_rows_(max_rows) {}
 
-  // Begins the windows of a step at a place that the step tells: steps in a
+  // Begins the windows of a step at a stripe that the step tells: steps in a
   // sequence begin all over the table. Without steps, and if several have the
   // same number, they go on where the last one ended.
   void BeginStep(int64_t step);

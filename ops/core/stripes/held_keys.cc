@@ -6,14 +6,14 @@
 namespace rec_estimator {
 
 HeldKeys::HeldKeys(const std::vector<int64_t>& keys)
-    : places_(2 * keys.size() + 1, kNone) {
+    : keys_(2 * keys.size() + 1, kNone) {
   for (const int64_t key : keys) {
     if (Contains(key)) continue;
     ++size_;
     if (key == kNone) {
       has_none_ = true;
     } else {
-      places_[static_cast<size_t>(PlaceOf(key) - places_.data())] = key;
+      keys_[static_cast<size_t>(Find(key) - keys_.data())] = key;
     }
   }
 }

@@ -35,21 +35,21 @@ class HeldKeys {
   explicit HeldKeys(const std::vector<int64_t>& keys);
   size_t size() const { return size_; }
   bool Contains(int64_t key) const {
-    return key == kNone ? has_none_ : *PlaceOf(key) == key;
+    return key == kNone ? has_none_ : *Find(key) == key;
   }
 
  private:
-  static constexpr int64_t kNone = INT64_MIN;  // In places without a key.
+  static constexpr int64_t kNone = INT64_MIN;  // Where no key is.
   // Where the key is, or would be.
-  const int64_t* PlaceOf(int64_t key) const {
-    size_t at = FastRange(HashKey(key), places_.size());
-    while (places_[at] != key && places_[at] != kNone) {
-      if (++at == places_.size()) at = 0;
+  const int64_t* Find(int64_t key) const {
+    size_t at = FastRange(HashKey(key), keys_.size());
+    while (keys_[at] != key && keys_[at] != kNone) {
+      if (++at == keys_.size()) at = 0;
     }
-    return &places_[at];
+    return &keys_[at];
   }
 
-  std::vector<int64_t> places_;
+  std::vector<int64_t> keys_;
   size_t size_ = 0;
   bool has_none_ = false;  // Whether kNone is one of the keys.
 };
