@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from model_zoo.data.column import Column
+from model_zoo.data.measures import arrays
 
 PARTS = ("train", "validation", "test")
 
@@ -66,17 +67,19 @@ class DataSet(abc.ABC):
           ValueError: There is no such part.
         """
 
-    @abc.abstractmethod
     def count_training_rows(self) -> int:
-        """Returns the number of training rows; counts them if it is not known."""
+        """Returns the number of training rows; reads them if it is not known."""
+        rows = self.rows("train")
+        if rows is None:
+            batches = arrays(lambda size: self.input_fn("train", size)())
+            rows = sum(len(tf.nest.flatten(labels)[0]) for _, labels in batches)
+        return rows
 
-    @abc.abstractmethod
-    def check_order(self) -> None:
-        """Checks that training rows are in order of time, as far as times are known.
-
-        Raises:
-          ValueError: A row is earlier than the one before it.
+    def late_row(self) -> str:
+        """Returns the file, line and column of the first training row that is earlier than the one
+        before it; "" if there is none, or times are not known.
         """
+        return ""
 
     def input_fn(
         self,
@@ -267,13 +270,6 @@ class MemoryDataSet(DataSet):
         """Returns the number of rows of a part."""
         check_part(part)
         return len(self._parts[part]) if part in self._parts else 0
-
-    def count_training_rows(self) -> int:
-        """Returns the number of training rows."""
-        return self.rows("train")
-
-    def check_order(self) -> None:
-        """Does nothing: rows in memory have no times, and are in their order."""
 
     def in_memory(self, part: str) -> Rows:
         """Returns the rows of a part, for analyses in NumPy."""

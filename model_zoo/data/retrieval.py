@@ -64,9 +64,9 @@ class RetrievalDataSet(DataSet):
         """Returns the number of training rows whose first label is 1."""
         return int(self.catalogue.counts.sum())
 
-    def check_order(self) -> None:
-        """Checks that training rows are in order of time, as far as times are known."""
-        self._data.check_order()
+    def late_row(self) -> str:
+        """Returns the first training row that is earlier than the one before it, or ""."""
+        return self._data.late_row()
 
     def without_validation(self) -> "RetrievalDataSet":
         """Returns the data set whose validation rows are training rows."""

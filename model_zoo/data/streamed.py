@@ -78,18 +78,10 @@ class StreamedDataSet(DataSet):
             rows = file.get(lambda: Measures(rows=self._count_training())).rows["train"]
         return rows
 
-    def check_order(self) -> None:
-        """Checks that rows are in order of time, if the split names the column of times.
-
-        Raises:
-          ValueError: A row is earlier than the one before it.
-        """
-        late = self._measured().late
-        if late and self.schema.split is not None:
-            raise ValueError(
-                f"{late}: column {self.schema.split.column!r} must not decrease if train.order is "
-                "time, got an earlier time than in the row before; sort the file by this column"
-            )
+    def late_row(self) -> str:
+        """Returns where a row is earlier than the one before it; "" if the split names no times."""
+        late, split = self._measured().late, self.schema.split
+        return f"{late}: column {split.column!r}" if late and split else ""
 
     def without_validation(self) -> "StreamedDataSet":
         """Returns the data set whose validation rows are training rows."""

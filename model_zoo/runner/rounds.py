@@ -57,7 +57,7 @@ class Rounds:
         self._is_validated = not self._in_order and data.rows("validation") != 0
         self._every = config.validation.every_steps
         if self._in_order:
-            data.check_order()
+            _check_order(data)
             self._every = self._every or _steps_of_a_window(config, data)
         elif not self._is_validated:
             self._every = None
@@ -201,6 +201,15 @@ def progress_hooks(config: Config, end: Optional[int]) -> List[tf.train.SessionR
     if not config.hooks.progress:
         return []
     return [rec.ProgressHook(end, config.train.batch_size, metrics=("auc", "log_loss"))]
+
+
+def _check_order(data: DataSet) -> None:
+    late = data.late_row()
+    if late:
+        raise ValueError(
+            f"{late} must not decrease if train.order is time, got an earlier time than in the row "
+            "before; sort the file by this column"
+        )
 
 
 def _steps_of_a_window(config: Config, data: DataSet) -> int:
