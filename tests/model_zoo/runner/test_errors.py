@@ -252,6 +252,8 @@ class Interrupt(importlib.abc.MetaPathFinder):
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupt())
+# As in a terminal: a shell's background jobs ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 runpy.run_module("model_zoo", {{}}, "__main__", True)
 """
     done = Process(["-c", code]).wait()
