@@ -61,8 +61,11 @@ def capacity(found: Result) -> str:
     lines = []
     for size in found["sizes"]:
         for base, text in (("all", "has all ids"), ("grows", "grows")):
-            cell = f"{{sizes[{size}][cost][step, CPU][{base}][POLICY]:.2f}}"
-            lines.append(line(f"{size}: CPU time of a step over that of a table that {text}", cell))
+            for what, name in (("step", "time"), ("step, CPU", "CPU time")):
+                cell = f"{{sizes[{size}][cost][{what}][{base}][POLICY]:.2f}}"
+                lines.append(
+                    line(f"{size}: {name} of a step over that of a table that {text}", cell)
+                )
         lines.append(
             line(f"{size}: distinct ids without a row", f"{{sizes[{size}][new][POLICY]:.1f %}}")
         )
