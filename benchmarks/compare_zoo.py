@@ -5,16 +5,20 @@
         [--data movielens_100k ...] [--models din ...] [--output FILE.json]
 
 The settings are those of model_zoo/configs. Models are trained on the training and validation rows
-for the epochs of GROUPS; test rows choose nothing. Each model has a run with each variant of the
-tables and the first seed, and with plain tables and two further seeds. Finished runs are kept in
---runs; the same command goes on with the others.
+for the epochs of GROUPS; test rows choose nothing. Each model has a run with each seed and each
+variant of the tables. Finished runs are kept in --runs; the same command goes on with the others.
 """
+
+from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence
 
 from benchmarks import result_file
+
+if TYPE_CHECKING:
+    from model_zoo.runner.config import Config
 
 
 class Group(NamedTuple):
@@ -24,7 +28,7 @@ class Group(NamedTuple):
       name: Of its file in --runs.
       data: The configuration, which has the name of its data set.
       epochs: After which its first model, or wide & deep, had the best AUC of the validation rows
-        with the first seed: see choose_zoo.py.
+        in a trial with the first seed: see choose_zoo.py.
       models: The models. None: those that no other group of the data set has.
     """
 
@@ -42,7 +46,7 @@ GROUPS = (
     Group("online_retail_sequences", "online_retail", 4, ("din", "dien", "bst")),
 )
 DATA = list(dict.fromkeys(group.data for group in GROUPS))
-FIRST, *FURTHER = SEEDS = (1, 2, 3)
+SEEDS = (1, 2, 3)
 
 
 def main() -> None:
@@ -66,14 +70,23 @@ def main() -> None:
     for name in args.data:
         data = commands.load_data(config.from_dict({"data": {"name": name, "folder": args.folder}}))
         for group, models in by_group(name, args.models).items():
-            settings = [f"train.epochs={group.epochs}", "train.with_validation=true"]
-            run = config.load(name, [*settings, "hooks.progress=false"])
             kept = str(folder / f"{group.name}.json")
-            for seeds, variants in (([FIRST], args.variants), (FURTHER, ["plain"])):
-                seeds = [seed for seed in seeds if seed in args.seeds]
-                if seeds:
-                    compare.compare(run, models, seeds, variants, output=kept, data=data)
-                result_file.write(args.output, {"data": _finished(folder)})
+            run = config_of(group)
+            compare.compare(run, models, args.seeds, args.variants, output=kept, data=data)
+            result_file.write(args.output, {"data": _finished(folder)})
+
+
+def config_of(group: Group) -> Config:
+    """Returns the configuration of the runs of a group.
+
+    Example:
+      >>> config_of(GROUPS[0]).train.epochs
+      4
+    """
+    from model_zoo.runner import config
+
+    settings = [f"train.epochs={group.epochs}", "train.with_validation=true"]
+    return config.load(group.data, [*settings, "hooks.progress=false"])
 
 
 def by_group(data: str, models: Sequence[str]) -> Dict[Group, List[str]]:
@@ -98,8 +111,8 @@ def _finished(folder: pathlib.Path) -> Dict[str, Any]:
     files = {group.name: folder / f"{group.name}.json" for group in GROUPS}
     found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
     for comparison in found.values():
-        for run in comparison["runs"]:  # bench_zoo.py measures speed, on an idle machine.
-            del run["samples_per_second"]
+        for run in comparison["runs"]:  # bench_zoo_data.py measures speed, on an idle machine.
+            run.pop("samples_per_second", None)
     return found
 
 

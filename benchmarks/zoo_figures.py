@@ -12,24 +12,22 @@ from benchmarks.columns import by_row, figure, fill
 
 Result = Dict[str, Any]
 
-VARIANTS = {"counter": "filter", "eviction": "eviction"}
+VARIANTS = ("counter", "eviction")
 NEEDS_FOLDER = ("online_retail",)  # Data that the zoo does not download.
-WIDTH = 140  # Columns of a line of the page.
 
 
-@figure("model_zoo/README.md", "compare_zoo")
-def compare_zoo(found: Result) -> str:
+@figure("model_zoo/README.md", "compare_zoo", "bench_zoo_data")
+def compare_zoo(found: Result, speed: Result) -> str:
     by_data: Dict[str, List[Result]] = {}
     for group, comparison in found["data"].items():
         named = {**comparison, "group": group}
         by_data.setdefault(comparison["data"]["name"], []).append(named)
     parts = []
-    for of_data in by_data.values():
+    for name, of_data in by_data.items():
         parts += [
             fill("{data[name]}, {data[rows][test]:,} test rows:", of_data[0]),
-            _comparison(of_data),
-            _beyond_deviation(of_data),
-            "The commands of the plain rows:",
+            _comparison(of_data, speed["samples_per_second"][name]),
+            "The commands:",
             "\n".join(map(_command, of_data)),
         ]
     return "\n\n".join(parts)
@@ -43,59 +41,42 @@ def settings_of(comparison: Result) -> List[str]:
 
 
 def _command(comparison: Result) -> str:
-    """The command that makes the plain runs of a comparison, as indented lines."""
+    """The command that makes the runs of a comparison, as indented lines."""
     models = sorted({run["model"] for run in comparison["runs"]})
-    plain = [run for run in comparison["runs"] if run["variant"] == "plain"]
-    seeds = " ".join(sorted({str(run["seed"]) for run in plain}))
+    seeds = " ".join(sorted({str(run["seed"]) for run in comparison["runs"]}))
     name, folder = comparison["data"]["name"], ""
     if name in NEEDS_FOLDER:
         folder = " --folder FOLDER"
     settings = "".join(f" --set {setting}" for setting in settings_of(comparison))
-    options = f"--variants plain --seeds {seeds} --models {' '.join(models)}"
+    options = f"--seeds {seeds} --models {' '.join(models)}"
     lines = [f"python -m model_zoo compare --config {name}{folder}{settings}"]
     lines += [f"    --output {comparison['group']}.json"]
     lines += [f"    {line}" for line in textwrap.wrap(options, 120, break_on_hyphens=False)]
     return " \\\n".join(f"    {line}" for line in lines)
 
 
-def _beyond_deviation(comparisons: Sequence[Result]) -> str:
-    """A sentence: what a filter and an eviction change by more than the seeds do."""
-    label = comparisons[0]["data"]["label"]
-    runs: Dict[Tuple[str, str], Dict[int, Result]] = collections.defaultdict(dict)
-    for run in (run for comparison in comparisons for run in comparison["runs"]):
-        runs[run["model"], run["variant"]][run["seed"]] = run
-    found = []
-    for variant, name in VARIANTS.items():
-        beyond = []
-        for model in dict.fromkeys(model for model, _ in runs):
-            plain = runs[model, "plain"]
-            lost = _lost(runs[model, variant], plain, label)
-            values = [_quality(run, label)[0] for run in plain.values()]
-            if lost is not None and abs(lost) > statistics.stdev(values):
-                beyond.append(f"`{model}` {lost:+.4f}")
-        found.append(f"with the {name}: {', '.join(beyond) or 'none'}")
-    text = (
-        "The filter and the eviction have one seed each. Of their differences, those within the "
-        "standard deviation of the model's plain seeds mean nothing. The others are, "
-        f"{'; '.join(found)}."
-    )
-    return textwrap.fill(text, WIDTH, break_on_hyphens=False)
-
-
-def _comparison(comparisons: Sequence[Result]) -> str:
-    """A line for each model: plain tables, then what a filter and an eviction save and lose."""
+def _by_model(comparisons: Sequence[Result]) -> Dict[str, Dict[str, Dict[int, Result]]]:
+    """The runs of a data set by model, variant and seed."""
     runs: Dict[str, Dict[str, Dict[int, Result]]] = {}
-    epochs = {}
-    for comparison in comparisons:
-        for run in comparison["runs"]:
-            epochs[run["model"]] = comparison["config"]["train"]["epochs"]
-            by_variant = runs.setdefault(run["model"], collections.defaultdict(dict))
-            by_variant[run["variant"]][run["seed"]] = run
+    for run in (run for comparison in comparisons for run in comparison["runs"]):
+        by_variant = runs.setdefault(run["model"], collections.defaultdict(dict))
+        by_variant[run["variant"]][run["seed"]] = run
+    return runs
+
+
+def _comparison(comparisons: Sequence[Result], rates: Dict[str, List[float]]) -> str:
+    """A line for each model: plain tables, then what a filter and an eviction save and lose."""
+    epochs = {
+        run["model"]: comparison["config"]["train"]["epochs"]
+        for comparison in comparisons
+        for run in comparison["runs"]
+    }
     label = comparisons[0]["data"]["label"]
     rows = []
-    for model, by_variant in runs.items():
+    for model, by_variant in _by_model(comparisons).items():
         plain = by_variant["plain"]
-        row: Dict[str, Any] = {"model": model, "epochs": epochs[model], "seeds": len(plain)}
+        row: Dict[str, Any] = {"model": model, "epochs": epochs[model]}
+        row["speed"] = _mean_and_deviation(rates[model], ",.0f")
         for name in ("auc", "grouped_auc", "log_loss"):
             row[name] = _mean_and_deviation([_metric(each, name, label) for each in plain.values()])
         values, kinds = zip(*(_quality(each, label) for each in plain.values()))
@@ -111,8 +92,8 @@ def _comparison(comparisons: Sequence[Result]) -> str:
         "AUC": "{auc}",
         "grouped AUC": "{grouped_auc}",
         "log loss": "{log_loss}",
+        "samples/s": "{speed}",
         "epochs": "{epochs}",
-        "seeds": "{seeds}",
         "rows of tables": "{rows:,.0f}",
         "filter: rows saved, AUC lost": "{counter}",
         "eviction: rows saved, AUC lost": "{eviction}",
@@ -222,12 +203,12 @@ def _metric(run: Result, name: str, label: str) -> Optional[float]:
     return found
 
 
-def _mean_and_deviation(values: Sequence[Optional[float]]) -> Optional[str]:
+def _mean_and_deviation(values: Sequence[Optional[float]], digits: str = ".4f") -> Optional[str]:
     found = [value for value in values if value is not None]
     if not found:
         return None
-    deviation = f" \u00b1 {statistics.stdev(found):.4f}" if len(found) > 1 else ""
-    return f"{statistics.mean(found):.4f}{deviation}"
+    deviation = f" \u00b1 {statistics.stdev(found):{digits.lstrip('+')}}" if found[1:] else ""
+    return f"{statistics.mean(found):{digits}}{deviation}"
 
 
 def _quality(run: Result, label: str) -> Tuple[float, str]:
@@ -236,19 +217,10 @@ def _quality(run: Result, label: str) -> Tuple[float, str]:
     return (run["metrics"]["hit_rate_at_10"], "hit rate at 10") if auc is None else (auc, "AUC")
 
 
-def _lost(runs: Dict[int, Result], plain: Dict[int, Result], label: str) -> Optional[float]:
-    """The mean loss of quality against plain tables with the same seeds."""
-    seeds = runs.keys() & plain.keys()
-    lost = [_quality(plain[seed], label)[0] - _quality(runs[seed], label)[0] for seed in seeds]
-    return statistics.mean(lost) if lost else None
-
-
-def _saved_and_lost(runs: Dict[int, Result], plain: Dict[int, Result], label: str) -> Optional[str]:
+def _saved_and_lost(runs: Dict[int, Result], plain: Dict[int, Result], label: str) -> str:
     """What a variant saves and loses against plain tables with the same seeds."""
-    lost = _lost(runs, plain, label)
-    if lost is None:
-        return None
-    seeds = runs.keys() & plain.keys()
-    saved = 1 - statistics.mean(runs[seed]["rows"] / plain[seed]["rows"] for seed in seeds)
+    lost = [_quality(plain[seed], label)[0] - _quality(runs[seed], label)[0] for seed in runs]
+    saved = 1 - statistics.mean(runs[seed]["rows"] / plain[seed]["rows"] for seed in runs)
     kind = _quality(next(iter(plain.values())), label)[1]
-    return f"{saved:.0%}, {lost:+.4f}" + ("" if kind == "AUC" else f" of {kind}")
+    text = f"{saved:.0%}, {_mean_and_deviation(lost, '+.4f')}"
+    return text + ("" if kind == "AUC" else f" of {kind}")

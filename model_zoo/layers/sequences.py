@@ -11,7 +11,13 @@ _MASKED = -1e9  # becomes 0 in a softmax; finite, because a whole row may be mas
 
 
 def attention_weights(
-    history: tf.Tensor, mask: tf.Tensor, query: tf.Tensor, hidden_units: Sequence[int], name: str
+    history: tf.Tensor,
+    mask: tf.Tensor,
+    query: tf.Tensor,
+    hidden_units: Sequence[int],
+    name: str,
+    *,
+    softmax: bool = True,
 ) -> tf.Tensor:
     """How much each item of the history tells about the query.
 
@@ -23,17 +29,21 @@ def attention_weights(
       query: float32 [B, dim].
       hidden_units: Units of the network.
       name: Variable scope.
+      softmax: Whether a softmax normalizes the outputs of the network, as in the authors' code. The
+        paper takes them as they are.
 
     Returns:
-      float32 [B, T]; the sum of a row is 1, or 0 for an empty history.
+      float32 [B, T]; with a softmax, the sum of a row is 1, or 0 for an empty history.
 
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018,
-    https://arxiv.org/abs/1706.06978, with a softmax as in the authors' code.
+    https://arxiv.org/abs/1706.06978; https://github.com/zhougr1993/DeepInterestNetwork
     """
     queries = tf.broadcast_to(query[:, tf.newaxis, :], tf.shape(history))
     queries.set_shape(history.shape)
     pairs = tf.concat([history, queries, history - queries, history * queries], axis=-1)
     scores = tower(pairs, hidden_units, name)
+    if not softmax:
+        return scores * tf.cast(mask, tf.float32)
     weights = tf.nn.softmax(tf.where(mask, scores, tf.fill(tf.shape(scores), _MASKED)))
     # The softmax of an empty history is uniform; the mask makes it 0.
     return weights * tf.cast(mask, tf.float32)

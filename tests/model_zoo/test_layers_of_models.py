@@ -237,14 +237,14 @@ def test_the_heads_of_a_fusion_divide_both_outputs():
 MASK = np.array([[1, 1, 0, 0], [0, 1, 1, 1], [0, 0, 0, 0]], bool)
 
 
-def test_attention_ignores_what_is_masked_and_gives_zeros_for_nothing():
+@pytest.mark.parametrize("has_softmax", [True, False])
+def test_attention_ignores_what_is_masked_and_gives_zeros_for_nothing(has_softmax):
     history, query = normal(3, 4, 5), normal(3, 5)
 
     def weights(values, reuse):
+        inputs = tf.constant(values), tf.constant(MASK), tf.constant(query)
         with tf.variable_scope("net", reuse=reuse):
-            return layers.attention_weights(
-                tf.constant(values), tf.constant(MASK), tf.constant(query), [3], "attention"
-            )
+            return layers.attention_weights(*inputs, [3], "attention", softmax=has_softmax)
 
     changed = np.where(MASK[..., None], history, 7).astype(np.float32)
     (found, same), variables = evaluate([weights(history, None), weights(changed, True)])
@@ -253,9 +253,10 @@ def test_attention_ignores_what_is_masked_and_gives_zeros_for_nothing():
     x = np.concatenate([history, queries, history - queries, history * queries], axis=-1)
     x = np.maximum(dense_oracle(x, variables, "net/attention/hidden_0"), 0)
     scores = dense_oracle(x, variables, "net/attention/output")[..., 0]
-    expected = np.where(MASK, softmax(np.where(MASK, scores, -1e9)), 0)
-    np.testing.assert_allclose(found, expected, **CLOSE)
-    assert found.sum(axis=1) == pytest.approx([1, 1, 0])
+    weights_of_all = softmax(np.where(MASK, scores, -1e9)) if has_softmax else scores
+    np.testing.assert_allclose(found, np.where(MASK, weights_of_all, 0), **CLOSE)
+    if has_softmax:
+        assert found.sum(axis=1) == pytest.approx([1, 1, 0])
 
 
 @pytest.mark.parametrize("has_attention", [False, True], ids=["GRU", "AUGRU"])

@@ -56,6 +56,7 @@ VARIANTS = {
     "fibinet": [{"bilinear": "each"}, {"bilinear": "pair"}],
     "finalmlp": [{"gates": ("context", "none")}, {"gates": (), "second_dropout": 0.5}],
     "bst": [{"blocks": 2}],
+    "din": [{"softmax": False, "product": False}],
 }
 
 
