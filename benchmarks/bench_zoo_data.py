@@ -9,6 +9,7 @@ the runner, from reading a batch to the hooks, without starts, checkpoints and v
 a model are a round of all models apart.
 """
 
+import itertools
 from typing import Any, Dict
 
 from benchmarks import compare_zoo, result_file
@@ -33,16 +34,16 @@ def main() -> None:
         run = config.from_dict({"data": {"name": name, "folder": args.folder}})
         whole: Any = commands.load_data(run)  # One that is in memory.
         data = MemoryDataSet(name, whole.columns, {"train": whole.in_memory("train")})
-        for seed in compare_zoo.SEEDS:
-            for group, models in compare_zoo.by_group(name, args.models).items():
-                for model in models:
-                    settings = {"train__seed": seed, "train__steps": args.steps}
-                    run = compare_zoo.config_of(group).replace(model=model, **settings)
-                    rate = commands.train(run, data, lambda line: None)["samples_per_second"]
-                    rates.setdefault(name, {}).setdefault(model, []).append(rate)
-                    print(f"{name}, {model}, seed {seed}: {rate:,.0f} samples/s", flush=True)
-                    found = {"steps": args.steps, "samples_per_second": rates}
-                    result_file.write(args.output, found)
+        groups = compare_zoo.by_group(name, args.models).items()
+        cases = [(group, model) for group, models in groups for model in models]
+        for seed, (group, model) in itertools.product(compare_zoo.SEEDS, cases):
+            settings = {"train__seed": seed, "train__steps": args.steps}
+            run = compare_zoo.config_of(group).replace(model=model, **settings)
+            rate = commands.train(run, data, lambda line: None)["samples_per_second"]
+            rates.setdefault(name, {}).setdefault(model, []).append(rate)
+            print(f"{name}, {model}, seed {seed}: {rate:,.0f} samples/s", flush=True)
+            found = {"steps": args.steps, "samples_per_second": rates}
+            result_file.write(args.output, found)
 
 
 if __name__ == "__main__":

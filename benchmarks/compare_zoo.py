@@ -7,6 +7,7 @@
 The settings are those of model_zoo/configs. Models are trained on the training and validation rows
 for the epochs of GROUPS; test rows choose nothing. Each model has a run with each seed and each
 variant of the tables. Finished runs are kept in --runs; the same command goes on with the others.
+"measured" says when and where the newest runs of a group were made.
 """
 
 from __future__ import annotations
@@ -70,9 +71,15 @@ def main() -> None:
     for name in args.data:
         data = commands.load_data(config.from_dict({"data": {"name": name, "folder": args.folder}}))
         for group, models in by_group(name, args.models).items():
-            kept = str(folder / f"{group.name}.json")
+            kept = folder / f"{group.name}.json"
+            before = kept.read_text() if kept.exists() else ""
             run = config_of(group)
-            compare.compare(run, models, args.seeds, args.variants, output=kept, data=data)
+            found = compare.compare(
+                run, models, args.seeds, args.variants, output=str(kept), data=data
+            )
+            if kept.read_text() != before:  # Runs of several machines do not compare.
+                found["measured"] = result_file.provenance()
+                kept.write_text(json.dumps(found))
             result_file.write(args.output, {"data": _finished(folder)})
 
 
@@ -111,7 +118,7 @@ def _finished(folder: pathlib.Path) -> Dict[str, Any]:
     files = {group.name: folder / f"{group.name}.json" for group in GROUPS}
     found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
     for comparison in found.values():
-        for run in comparison["runs"]:  # bench_zoo_data.py measures speed, on an idle machine.
+        for run in comparison["runs"]:  # bench_zoo_data.py measures speed.
             run.pop("samples_per_second", None)
     return found
 
