@@ -138,16 +138,11 @@ def table(found: Mapping[str, Any]) -> str:
         cells = [_spread([_value(run, head, label) for run in runs]) for head in heads]
         speed = statistics.mean(run["samples_per_second"] or 0 for run in runs)
         rows = statistics.mean(run["rows"] for run in runs)
+        plain = {run["seed"]: run for run in groups.get((model, "plain"), [])}
+        pairs = [(plain[run["seed"]], run) for run in runs if run["seed"] in plain]
         saved = lost = ""
-        seeds = [run["seed"] for run in runs]
-        plain = [run for run in groups.get((model, "plain"), []) if run["seed"] in seeds]
-        if plain and variant != "plain":
-            all_rows = statistics.mean(run["rows"] for run in plain)
-            saved = f"{1 - rows / all_rows:.0%}" if all_rows else ""
-            # Two towers have no AUC.
-            head = next(head for head in heads if _value(runs[0], head, label) is not None)
-            lost = f"{_mean(plain, head, label) - _mean(runs, head, label):+.4f}"
-            lost += "" if head == heads[0] else f" of {head}"
+        if pairs and variant != "plain":
+            saved, lost = _saved(pairs), _lost(pairs, heads, label)
         lines.append([model, variant, *cells, f"{speed:,.0f}", f"{rows:,.0f}", saved, lost])
     widths = [max(map(len, column)) for column in zip(*lines)]
     lines.insert(1, ["-" * width for width in widths])
@@ -230,13 +225,23 @@ def _value(run: _Run, head: str, label: str) -> Optional[float]:
     return next((run["metrics"][name] for name in names if name in run["metrics"]), None)
 
 
-def _mean(runs: Sequence[_Run], head: str, label: str) -> float:
-    return statistics.mean(_value(run, head, label) or 0.0 for run in runs)
+def _saved(pairs: Sequence[Tuple[_Run, _Run]]) -> str:
+    """The share of the rows of plain runs that a variant saves."""
+    plain, variant = (sum(run["rows"] for run in runs) for runs in zip(*pairs))
+    return f"{1 - variant / plain:.0%}" if plain else ""
 
 
-def _spread(values: Sequence[Optional[float]]) -> str:
+def _lost(pairs: Sequence[Tuple[_Run, _Run]], heads: Sequence[str], label: str) -> str:
+    """What a variant loses of the first metric that plain runs have: two towers have no AUC."""
+    head = next(head for head in heads if _value(pairs[0][0], head, label) is not None)
+    values = [[_value(run, head, label) or 0.0 for run in pair] for pair in pairs]
+    lost = _spread([plain - variant for plain, variant in values], "+.4f")
+    return lost + ("" if head == heads[0] else f" of {head}")
+
+
+def _spread(values: Sequence[Optional[float]], digits: str = ".4f") -> str:
     found = [value for value in values if value is not None]
     if not found:
         return ""
-    mean = f"{statistics.mean(found):.4f}"
+    mean = f"{round(statistics.mean(found), 4) + 0.0:{digits}}"  # Nothing is -0.0000.
     return f"{mean} ± {statistics.stdev(found):.4f}" if len(found) > 1 else mean

@@ -145,7 +145,8 @@ def test_the_table_has_means_deviations_rows_saved_and_auc_lost(runs):
     )
     row = dict(zip(heads, counter))
     assert row["AUC"] == "0.7100 ± 0.0071" and row["log loss"] == "0.5000 ± 0.0000"
-    assert row["rows"] == "70" and row["rows saved"] == "30%" and row["AUC lost"] == "+0.0050"
+    assert row["rows"] == "70" and row["rows saved"] == "30%"
+    assert row["AUC lost"] == "+0.0050 ± 0.0000"
     assert row["samples/s"] == "1,000" and "grouped AUC" not in heads
     assert dict(zip(heads, plain))["rows saved"] == "" and eviction[1] == "eviction"
 
@@ -166,7 +167,29 @@ def test_a_variant_of_two_towers_loses_hit_rate(runs, monkeypatch):
     ]
     lost = {row[1]: row[-2] for row in cells if row[2] == "counter"}
     assert cells[0][-2] == "AUC lost"
-    assert lost == {"deepfm": "+0.0050", "dssm": "+0.2500 of hit rate at 10"}
+    assert lost == {
+        "deepfm": "+0.0050 ± 0.0000",
+        "dssm": "+0.2500 ± 0.0000 of hit rate at 10",
+    }
+
+
+@pytest.mark.parametrize(
+    "aucs, lost",
+    [
+        ({1: 0.70, 2: 0.72}, "+0.0200 ± 0.0141"),  # .03 and .01
+        ({2: 0.73, 3: 0.10}, "+0.0000"),  # Seed 3 has no plain run.
+        ({2: 0.73001}, "+0.0000"),
+        ({3: 0.70}, ""),
+    ],
+)
+def test_a_variant_loses_against_plain_runs_of_the_same_seeds(aucs, lost):
+    def runs_of(variant, by_seed):
+        common = {"model": "deepfm", "variant": variant, "rows": 9, "samples_per_second": 1}
+        return [{**common, "seed": seed, "metrics": {"auc": by_seed[seed]}} for seed in by_seed]
+
+    found = {"data": {"label": "click"}, "runs": runs_of("plain", {1: 0.73, 2: 0.73})}
+    found["runs"] += runs_of("counter", aucs)
+    assert compare.table(found).split("|")[-2].strip() == lost
 
 
 @pytest.mark.long
