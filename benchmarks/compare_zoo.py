@@ -29,7 +29,7 @@ class Group(NamedTuple):
       name: Of its file in --runs.
       data: The configuration, which has the name of its data set.
       epochs: After which its first model, or wide & deep, had the best AUC of the validation rows
-        in a trial with the first seed: see choose_zoo.py.
+        in its trials: see choose_zoo.py.
       models: The models. None: those that no other group of the data set has.
     """
 
