@@ -129,7 +129,11 @@ def table(found: Mapping[str, Any]) -> str:
       found: What `compare` returns.
     """
     label = found["data"]["label"]
-    heads = [head for head in _METRICS if any(_value(run, head, label) for run in found["runs"])]
+    heads = [
+        head
+        for head in _METRICS
+        if any(_value(run, head, label) is not None for run in found["runs"])
+    ]
     groups: Dict[Tuple[str, str], List[_Run]] = {}
     for run in found["runs"]:
         groups.setdefault((run["model"], run["variant"]), []).append(run)

@@ -173,6 +173,16 @@ def test_a_variant_of_two_towers_loses_hit_rate(runs, monkeypatch):
     }
 
 
+def test_a_metric_that_is_0_has_a_column():
+    run = {"model": "dssm", "seed": 1, "rows": 9, "samples_per_second": 1}
+    runs = [
+        {**run, "variant": name, "metrics": {"hit_rate_at_10": 0.0}}
+        for name in ("plain", "counter")
+    ]
+    heads, _, _, counter = compare.table({"data": {"label": "click"}, "runs": runs}).split("\n")
+    assert "hit rate at 10" in heads and counter.split("|")[-2].strip() == "+0.0000"
+
+
 @pytest.mark.parametrize(
     "aucs, lost",
     [
