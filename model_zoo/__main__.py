@@ -255,10 +255,18 @@ def _run(options: argparse.Namespace, run: config.Config) -> None:
             write_csv(rows, sys.stdout)
     else:
         check_names("models", options.models or [], MODELS)
+        _compare(options, run)
+
+
+def _compare(options: argparse.Namespace, run: config.Config) -> None:
+    try:
         found = compare.compare(
             run, options.models, options.seeds, options.variants, options.refit, options.output
         )
-        print(compare.table(found))
+    except compare.ComparisonError as error:
+        print(compare.table(error.found))
+        raise
+    print(compare.table(found))
 
 
 def write_csv(rows: Iterable[Mapping[str, Any]], file: TextIO) -> None:

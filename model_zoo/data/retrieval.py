@@ -81,6 +81,11 @@ class RetrievalDataSet(DataSet):
         all_rows = self._data.read(dataclasses.replace(reading, skip=0))
         users = None if seed is None else batch_size
         catalogue = self.catalogue
+        if reading.part == "train" and not catalogue.counts.any():
+            raise ValueError(
+                f"{self.name} must have training rows whose label {self._data.labels[0]!r} is 1, "
+                "got none; two towers learn from these only: check labels of the schema"
+            )
 
         def make() -> tf.data.Dataset:
             rows = all_rows().map(self._positives)

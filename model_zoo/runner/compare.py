@@ -13,6 +13,7 @@ from model_zoo.names import check_names
 from model_zoo.runner import commands, record
 from model_zoo.runner.build import build_estimator, view_of
 from model_zoo.runner.config import Config
+from model_zoo.runner.errors import sentence_of
 
 _Run = Dict[str, Any]
 
@@ -42,8 +43,10 @@ def _counter(config: Config, data: DataSet) -> Dict[str, Any]:
 
 def _eviction(config: Config, data: DataSet) -> Dict[str, Any]:
     """Keys that did not occur in the last half of an epoch lose their row at the next save."""
-    rows = data.rows("train")
-    steps = _STEPS_TO_LIVE if rows is None else max(1, rows // config.train.batch_size // 2)
+    steps = _STEPS_TO_LIVE
+    if data.rows("train") is not None:  # Two towers train on some of the rows only.
+        rows = view_of(config, data).count_training_rows()
+        steps = max(1, rows // config.train.batch_size // 2)
     return {"tables__default__eviction": {"name": "global_step", "steps_to_live": steps}}
 
 
@@ -77,47 +80,78 @@ def compare(
       data: The data. None: they are loaded.
       say: Takes lines that say what happens.
 
+    A model of which a run fails is left out from then on; the others are compared.
+
     Returns:
-      "config", "data", "versions", "epochs" by model that `refit` chose, and "runs", each of which
-      has "model", "variant", "seed", "metrics" of the test rows, "rows" of all tables, "steps" and
-      "samples_per_second".
+      "config", "data", "versions", "refit", "epochs" by model that `refit` chose, and "runs", each
+      of which has "model", "variant", "seed", "metrics" of the test rows, "rows" of all tables,
+      "steps" and "samples_per_second".
 
     Raises:
-      ValueError: A name is not known, or output has runs of another configuration.
+      ValueError: A name is not known, the data have no rows for it, no model fits them, or output
+        has runs of another configuration.
+      ComparisonError: Runs failed; the finished ones are in its attribute `found`, and in output.
       Interrupted: A signal ended a run; the finished ones are in output.
     """
     check_names("variants", variants, VARIANTS)
     check_names("models", models or [], MODELS)
     data = data or commands.load_data(config)
     say(commands.in_words(data))
+    _check_rows(data, refit)
     config = config.replace(train__with_validation=refit or config.train.with_validation)
-    found = _opened(output, config, data)
+    file = pathlib.Path(output) if output else None
+    found = _opened(file, _comparison(config, data, refit))
     done = {_key(run) for run in found["runs"]}
     configs = _configs(config, models, data, say)
     whole = data.without_validation() if config.train.with_validation else data
     # A comparison that is stopped early has as many models as possible.
-    wanted = [(m, v, s) for v in variants for s in seeds for m in configs]
+    wanted = [(m, v, s) for v in _once(variants) for s in _once(seeds) for m in configs]
+    failed: Dict[str, str] = {}
     for number, (model, variant, seed) in enumerate(wanted, 1):
         name = f"[{number}/{len(wanted)}] {model}, {variant}, seed {seed}"
         if (model, variant, seed) in done:
             say(f"{name}: done before")
             continue
+        if model in failed:
+            continue
         run = configs[model].replace(train__seed=seed, model_dir=None)
-        if refit:
-            if model not in found["epochs"]:
-                say(f"{model}: number of epochs")
-                first = run.replace(train__seed=seeds[0], train__with_validation=False)
-                found["epochs"][model] = max(1, commands.train(first, data, say)["best_epoch"])
-            epochs = found["epochs"][model]
-            run = run.replace(train__epochs=epochs)
-        say(name)
-        run = run.replace(**VARIANTS[variant](run, whole))
-        found["runs"].append(
-            {"model": model, "variant": variant, "seed": seed, **_measure(run, whole, say)}
-        )
-        if output:
-            record.write_json(pathlib.Path(output), found)
+        try:
+            if refit:
+                run = run.replace(train__epochs=_epochs(run, seeds[0], data, found, file, say))
+            say(name)
+            run = run.replace(**VARIANTS[variant](run, whole))
+            measured = _measure(run, whole, say)
+        except Exception as error:
+            sentence = sentence_of(error)
+            if sentence is None or isinstance(error, OSError):  # A full disk stops all models.
+                raise
+            failed[model] = f"{model}, {variant}, seed {seed}: {sentence}"
+            say(failed[model])
+            continue
+        found["runs"].append({"model": model, "variant": variant, "seed": seed, **measured})
+        _keep(file, found)
+    if failed:
+        raise ComparisonError(found, list(failed.values()))
     return found
+
+
+class ComparisonError(ValueError):
+    """Models could not be compared.
+
+    Args:
+      found: The comparison of the finished runs.
+      sentences: One about each model that failed.
+
+    Attributes:
+      found: The comparison of the finished runs.
+    """
+
+    def __init__(self, found: Mapping[str, Any], sentences: Sequence[str]) -> None:
+        super().__init__(
+            "all runs must end well, got these that did not; correct the setting, or leave out the "
+            "model: " + "; ".join(sentences)
+        )
+        self.found = found
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -137,17 +171,19 @@ def table(found: Mapping[str, Any]) -> str:
     groups: Dict[Tuple[str, str], List[_Run]] = {}
     for run in found["runs"]:
         groups.setdefault((run["model"], run["variant"]), []).append(run)
-    lines = [["model", "tables", *heads, "samples/s", "rows", "rows saved", f"{heads[0]} lost"]]
+    quality = f"{heads[0]} lost" if heads else "lost"  # No metric is defined without clicks.
+    lines = [["model", "tables", *heads, "samples/s", "rows", "rows saved", quality]]
     for (model, variant), runs in groups.items():
         cells = [_spread([_value(run, head, label) for run in runs]) for head in heads]
-        speed = statistics.mean(run["samples_per_second"] or 0 for run in runs)
+        speeds = [run["samples_per_second"] for run in runs if run["samples_per_second"]]
+        speed = f"{statistics.mean(speeds):,.0f}" if speeds else ""
         rows = statistics.mean(run["rows"] for run in runs)
         plain = {run["seed"]: run for run in groups.get((model, "plain"), [])}
         pairs = [(plain[run["seed"]], run) for run in runs if run["seed"] in plain]
         saved = lost = ""
         if pairs and variant != "plain":
             saved, lost = _saved(pairs), _lost(pairs, heads, label)
-        lines.append([model, variant, *cells, f"{speed:,.0f}", f"{rows:,.0f}", saved, lost])
+        lines.append([model, variant, *cells, speed, f"{rows:,.0f}", saved, lost])
     widths = [max(map(len, column)) for column in zip(*lines)]
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join(
@@ -156,37 +192,84 @@ def table(found: Mapping[str, Any]) -> str:
     )
 
 
-def _opened(output: Optional[str], config: Config, data: DataSet) -> Dict[str, Any]:
-    """What the output file has, or a comparison without runs."""
+def _check_rows(data: DataSet, refit: bool) -> None:
+    parts = {"test": "test rows", **({"validation": "validation rows for refit"} if refit else {})}
+    for part, rows in parts.items():
+        if data.rows(part) == 0:
+            raise ValueError(
+                f"{data.name} must have {rows}, got none; give the schema a larger {part} split"
+            )
+
+
+def _comparison(config: Config, data: DataSet, refit: bool) -> Dict[str, Any]:
+    """A comparison without runs."""
     settings = {
         name: section
         for name, section in config.as_dict().items()
         if name not in ("model", "model_dir", "export", "hooks")
     }
     settings["data"] = {"name": data.name}  # wherever its files are
-    settings = json.loads(json.dumps(settings))
-    file = pathlib.Path(output) if output else None
-    if file is not None and file.exists():
-        found: Dict[str, Any] = json.loads(file.read_text())
-        changed = differences(found["config"], settings)
-        if changed:
-            raise ValueError(
-                f"output must be a new file or one of this configuration, got {output}, whose runs "
-                f"have another {changed[0]}; choose another file"
-            )
-        return found
     described = {
         "name": data.name,
         "label": data.labels[0],
         "rows": {part: data.rows(part) for part in PARTS},
+        "columns": [column.name for column in data.columns],
     }
-    return {
-        "versions": record.versions(),
-        "data": described,
-        "config": settings,
-        "epochs": {},
-        "runs": [],
-    }
+    found = {"versions": record.versions(), "data": described, "config": settings, "refit": refit}
+    copied: Dict[str, Any] = json.loads(json.dumps({**found, "epochs": {}, "runs": []}))
+    return copied
+
+
+def _opened(file: Optional[pathlib.Path], new: Dict[str, Any]) -> Dict[str, Any]:
+    """What the output file has, or the new comparison if there is no file yet."""
+    if file is None:
+        return new
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        return new
+    remedy = "choose another file"
+    try:
+        found = json.loads(file.read_text())
+    except ValueError as error:
+        raise ValueError(f"{file} must be JSON, got: {error}; {remedy}") from None
+    if not isinstance(found, dict) or not {"config", "data", "epochs", "runs"} <= set(found):
+        raise ValueError(f"output must be a new file or a comparison, got {file}; {remedy}")
+    parts = ("config", "data", "refit")
+    changed = [path for part in parts for path in differences(found.get(part), new[part], part)]
+    if changed:
+        name = changed[0].replace("config.", "", 1)
+        raise ValueError(
+            f"output must be a new file or one of this configuration and data, got {file}, whose "
+            f"runs have another {name}; {remedy}"
+        )
+    return found
+
+
+def _keep(file: Optional[pathlib.Path], found: Mapping[str, Any]) -> None:
+    if file is not None:
+        record.write_json(file, found)
+
+
+def _once(values: Sequence[Any]) -> List[Any]:
+    return list(dict.fromkeys(values))
+
+
+def _epochs(
+    run: Config,
+    seed: int,
+    data: DataSet,
+    found: Dict[str, Any],
+    file: Optional[pathlib.Path],
+    say: Callable[[str], None],
+) -> int:
+    """The number of epochs that the validation rows chose for a model, or choose now."""
+    epochs: Dict[str, int] = found["epochs"]
+    if run.model not in epochs:
+        say(f"{run.model}: number of epochs")
+        first = run.replace(train__seed=seed, train__with_validation=False)
+        epochs[run.model] = max(1, commands.train(first, data, say)["best_epoch"])
+        _keep(file, found)
+    return epochs[run.model]
 
 
 def _configs(
@@ -195,7 +278,8 @@ def _configs(
     """The configuration of each model, with those of the params that it has."""
     names = [name for model in models or MODELS for name in MODELS[model].DEFAULTS]
     check_names("params", config.params, sorted(set(names)))
-    found = {}
+    found: Dict[str, Config] = {}
+    refused: Optional[ValueError] = None
     for model in models or MODELS:
         params = {k: v for k, v in config.params.items() if k in MODELS[model].DEFAULTS}
         found[model] = config.replace(model=model, params=params)
@@ -205,7 +289,10 @@ def _configs(
             if models:
                 raise
             say(f"{model} is left out: {error}")
+            refused = error
             del found[model]
+    if not found and refused:
+        raise refused
     return found
 
 
@@ -236,8 +323,10 @@ def _saved(pairs: Sequence[Tuple[_Run, _Run]]) -> str:
 
 
 def _lost(pairs: Sequence[Tuple[_Run, _Run]], heads: Sequence[str], label: str) -> str:
-    """What a variant loses of the first metric that plain runs have: two towers have no AUC."""
-    head = next(head for head in heads if _value(pairs[0][0], head, label) is not None)
+    """What a variant loses of the first metric that its runs have: two towers have no AUC."""
+    head = next((head for head in heads if _value(pairs[0][1], head, label) is not None), None)
+    if head is None:
+        return ""
     values = [[_value(run, head, label) or 0.0 for run in pair] for pair in pairs]
     lost = _spread([plain - variant for plain, variant in values], "+.4f")
     return lost + ("" if head == heads[0] else f" of {head}")

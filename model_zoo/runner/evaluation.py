@@ -71,6 +71,23 @@ def metric_of(config: Config, data: DataSet, metrics: Mapping[str, float]) -> st
     return found[0]
 
 
+def doubt(metrics: Mapping[str, float], data: DataSet) -> Optional[str]:
+    """Returns a sentence about an AUC of equal labels; None: the AUC is another one.
+
+    Args:
+      metrics: Of an evaluation.
+      data: Names the labels.
+    """
+    label = data.labels[0]
+    name = next((each for each in ("auc", f"{label}/auc") if metrics.get(each) == 0.5), None)
+    if name is None:
+        return None
+    return (
+        f"{name} is 0.5, as if all labels were equal; check labels of the data: the first one is "
+        f"{label!r}"
+    )
+
+
 def is_better(name: str, value: float, best: Optional[float]) -> bool:
     """Returns whether a metric is better than the best one so far, if there is one.
 

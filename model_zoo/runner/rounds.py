@@ -15,7 +15,7 @@ import rec_estimator as rec
 from model_zoo.data import DataSet
 from model_zoo.runner.build import build_estimator, training_rows
 from model_zoo.runner.config import Config
-from model_zoo.runner.evaluation import evaluate_rows, graph_hooks, is_better, metric_of
+from model_zoo.runner.evaluation import doubt, evaluate_rows, graph_hooks, is_better, metric_of
 from model_zoo.runner.record import Record, Round
 from model_zoo.runner.stop_signals import StopAtSignals
 
@@ -148,11 +148,9 @@ class Rounds:
         if is_best:
             record.keep_best(tf.train.latest_checkpoint(self._model_dir))
         self._tell(step, "validation", metrics, " (best)" if is_best else "")
-        if name.endswith("auc") and metrics[name] == 0.5:
-            self._say(
-                f"{name} is 0.5, as if all labels were equal; check labels of the data: the first "
-                f"one is {self._data.labels[0]!r}"
-            )
+        doubted = doubt(metrics, self._data)
+        if doubted:
+            self._say(doubted)
 
     def _evaluate(
         self, estimator: rec.RecEstimator, name: str, input_fn: Any, steps: Optional[int] = None

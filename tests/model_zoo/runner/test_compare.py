@@ -202,6 +202,143 @@ def test_a_variant_loses_against_plain_runs_of_the_same_seeds(aucs, lost):
     assert compare.table(found).split("|")[-2].strip() == lost
 
 
+def test_rows_of_two_towers_live_for_half_of_their_epoch(runs):
+    compared(models=["dssm"], variants=["eviction"], seeds=[1])
+    clicks = compare.view_of(runs[0], DATA).count_training_rows()
+    assert 0 < clicks < DATA.rows("train")
+    assert runs[0].tables["default"].eviction["steps_to_live"] == clicks // 128 // 2
+
+
+def test_a_repeated_seed_or_variant_is_one_run(runs):
+    found, _ = compared(models=["deepfm"], variants=["plain", "plain"], seeds=[1, 1])
+    assert len(runs) == len(found["runs"]) == 1
+
+
+@pytest.mark.parametrize("count", [2000, 2999])
+def test_an_output_of_other_rows_is_refused(runs, tmp_path, count):
+    output = str(tmp_path / "comparison.json")
+    compared(output, models=["deepfm"])
+    with pytest.raises(ValueError, match="whose runs have another data.rows.train; choose another"):
+        other = data.generate_clicks(rows=count, users=60, items=40, seed=3)
+        compare.compare(CONFIG, ["deepfm"], [1], output=output, data=other, say=str)
+
+
+def test_an_output_of_other_columns_is_refused(runs, tmp_path):
+    output = str(tmp_path / "comparison.json")
+    compared(output, models=["deepfm"])
+    parts = {part: DATA.in_memory(part) for part in data.PARTS}
+    other = data.MemoryDataSet(DATA.name, DATA.columns[:-1], parts)
+    with pytest.raises(ValueError, match="another data.columns"):
+        compare.compare(CONFIG, ["deepfm"], [1], output=output, data=other, say=str)
+
+
+def test_runs_of_chosen_and_of_given_epochs_do_not_mix(runs, tmp_path):
+    output = str(tmp_path / "comparison.json")
+    compared(output, models=["deepfm"], refit=True)
+    with_validation = CONFIG.replace(train__with_validation=True)
+    with pytest.raises(ValueError, match="another refit"):
+        compared(output, models=["deepfm"], config=with_validation)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "must be JSON, got: Expecting value"),
+        ("[1]", "must be a new file or a comparison"),
+        ('{"x": 1}', "must be a new file or a comparison"),
+    ],
+)
+def test_an_output_that_is_no_comparison_is_refused(runs, tmp_path, text, message):
+    output = tmp_path / "comparison.json"
+    output.write_text(text)
+    with pytest.raises(ValueError, match=f"{message}.*choose another file"):
+        compared(str(output))
+    assert not runs and output.read_text() == text
+
+
+def test_the_folder_of_the_output_is_made(runs, tmp_path):
+    output = tmp_path / "new" / "folder" / "comparison.json"
+    compared(str(output), models=["deepfm"])
+    assert len(json.loads(output.read_text())["runs"]) == 6
+
+
+def test_a_chosen_number_of_epochs_is_kept_when_the_next_run_is_stopped(
+    runs, tmp_path, monkeypatch
+):
+    output = tmp_path / "comparison.json"
+    train = commands.train
+
+    def interrupted(run_config, *arguments):
+        if run_config.train.with_validation:
+            raise stop_signals.Interrupted(2)
+        return train(run_config, *arguments)
+
+    monkeypatch.setattr(commands, "train", interrupted)
+    with pytest.raises(stop_signals.Interrupted):
+        compared(str(output), models=["deepfm"], refit=True)
+    assert json.loads(output.read_text())["epochs"] == {"deepfm": 5}
+
+
+@pytest.mark.parametrize("part, refit", [("test", False), ("validation", True)])
+def test_data_without_the_rows_of_a_comparison_are_refused_before_any_run(runs, part, refit):
+    parts = {each: DATA.in_memory(each) for each in data.PARTS if each != part}
+    lacking = data.MemoryDataSet("clicks", DATA.columns, parts)
+    with pytest.raises(ValueError, match=f"clicks must have {part} rows.*larger {part} split"):
+        compare.compare(CONFIG, ["deepfm"], refit=refit, data=lacking, say=str)
+    assert not runs
+
+
+def test_a_model_that_fails_is_left_out_and_the_others_are_compared(runs, tmp_path, monkeypatch):
+    output = tmp_path / "comparison.json"
+    train = commands.train
+
+    def failing(run_config, *arguments):
+        if run_config.model == "wide_and_deep":
+            raise tf.train.NanLossDuringTrainingError
+        return train(run_config, *arguments)
+
+    monkeypatch.setattr(commands, "train", failing)
+    said = "wide_and_deep, plain, seed 1: losses must be finite"
+    with pytest.raises(compare.ComparisonError, match=f"leave out the model: {said}") as raised:
+        compared(str(output), variants=["plain"])
+    assert [run["model"] for run in raised.value.found["runs"]] == ["deepfm", "deepfm"]
+    assert "| deepfm |" in compare.table(raised.value.found)
+    monkeypatch.setattr(commands, "train", train)
+    found, _ = compared(str(output), variants=["plain"])
+    assert len(found["runs"]) == 4
+
+
+def test_a_mistake_of_the_program_ends_a_comparison(runs, monkeypatch):
+    monkeypatch.setattr(commands, "train", lambda *arguments: {})
+    with pytest.raises(KeyError):
+        compared()
+
+
+def test_a_setting_that_no_model_takes_is_an_error(runs):
+    wrong = CONFIG.replace(tables={"usr": {"dim": 4}})
+    with pytest.raises(ValueError, match="names in tables must be among .* got 'usr'"):
+        compared(config=wrong, models=None)
+    assert not runs
+
+
+def test_a_table_has_empty_cells_for_what_was_not_measured():
+    run = {"model": "dssm", "seed": 1, "rows": 9, "samples_per_second": None, "metrics": {}}
+    runs = [{**run, "variant": variant} for variant in ("plain", "counter")]
+    clicks = {**run, "model": "deepfm", "variant": "plain", "metrics": {"auc": 0.7}}
+    for more in ([], [clicks]):
+        table = compare.table({"data": {"label": "click"}, "runs": [*runs, *more]}).split("\n")
+        cells = dict(zip(*([each.strip() for each in table[i].split("|")] for i in (0, 3))))
+        assert cells["samples/s"] == "" and cells["rows saved"] == "0%"
+    assert cells["AUC lost"] == ""
+
+
+@pytest.mark.long
+def test_the_built_in_configurations_fit_two_towers():
+    run_config = config.load("generated", ["train.steps=4", "hooks.progress=false"])
+    (run,) = compare.compare(run_config, ["dssm"], [1], ["plain"], data=DATA, say=str)["runs"]
+    assert "hit_rate_at_10" in run["metrics"]
+
+
 @pytest.mark.long
 def test_a_comparison_trains_models_of_one_and_of_several_labels(tmp_path):
     tf.logging.set_verbosity(tf.logging.ERROR)
