@@ -44,6 +44,14 @@ def view():
     return RetrievalDataSet(MemoryDataSet("shop", COLUMNS, PARTS, credit="Ours"), negatives=5)
 
 
+def test_training_rows_without_a_right_one_are_refused_by_the_name_of_the_label():
+    rows = PARTS["train"]
+    labels = {**rows.labels, "buy": 0.0 * rows.labels["buy"]}
+    view = RetrievalDataSet(MemoryDataSet("shop", COLUMNS, {"train": Rows(rows.features, labels)}))
+    with pytest.raises(ValueError, match="shop must have training rows whose label 'buy' is 1"):
+        view.input_fn("train", 8, seed=1)
+
+
 def batches(input_fn):
     with tf.Graph().as_default(), tf.Session() as session:
         iterator = tf.data.make_initializable_iterator(input_fn())

@@ -242,6 +242,17 @@ def test_an_auc_as_of_equal_labels_says_which_labels_to_check(tmp_path, monkeypa
 
 
 @pytest.mark.long
+def test_test_rows_of_equal_labels_are_said_so(tmp_path):
+    parts = {part: DATA.in_memory(part) for part in data.PARTS}
+    labels = {name: 0 * each for name, each in parts["test"].labels.items()}
+    parts["test"] = data.Rows(parts["test"].features, labels)
+    equal = data.MemoryDataSet(DATA.name, DATA.columns, parts)
+    found, lines = run(tmp_path, equal, train__epochs=1, train__steps=2)
+    assert found["test"]["auc"] == 0.5
+    assert lines[-1].startswith("test: auc is 0.5, as if all labels were equal; check labels of")
+
+
+@pytest.mark.long
 def test_training_stops_without_progress_and_the_best_checkpoint_is_used(tmp_path, monkeypatch):
     scripted(monkeypatch, [0.6, 0.8, 0.7, 0.75])
     found, lines = run(
