@@ -264,7 +264,8 @@ def _compare(options: argparse.Namespace, run: config.Config) -> None:
             run, options.models, options.seeds, options.variants, options.refit, options.output
         )
     except compare.ComparisonError as error:
-        print(compare.table(error.found))
+        if error.found["runs"]:
+            print(compare.table(error.found))
         raise
     print(compare.table(found))
 

@@ -6,6 +6,7 @@ import json
 import pytest
 import tensorflow.compat.v1 as tf
 
+from model_zoo import __main__ as command
 from model_zoo import data
 from model_zoo.runner import commands, compare, config, stop_signals
 
@@ -306,6 +307,36 @@ def test_a_model_that_fails_is_left_out_and_the_others_are_compared(runs, tmp_pa
     monkeypatch.setattr(commands, "train", train)
     found, _ = compared(str(output), variants=["plain"])
     assert len(found["runs"]) == 4
+
+
+def test_the_command_prints_the_table_of_what_was_compared_and_then_the_error(
+    runs, monkeypatch, capsys, tmp_path
+):
+    train = commands.train
+
+    def failing(run_config, *arguments):
+        if run_config.model == "deepfm":
+            raise ValueError("dim must be less")
+        return train(run_config, *arguments)
+
+    monkeypatch.setattr(commands, "train", failing)
+    arguments = [
+        "compare",
+        "--data",
+        "generated",
+        "--seeds",
+        "1",
+        "--variants",
+        "plain",
+        "--models",
+    ]
+    one, two = (["--output", str(tmp_path / name)] for name in ("one.json", "two.json"))
+    assert command.main([*arguments, "wide_and_deep", "deepfm", *one]) == 1
+    out, err = capsys.readouterr()
+    assert "| wide_and_deep | plain" in out and "| deepfm" not in out
+    assert "model_zoo compare: all runs must end well" in err and "dim must be less" in err
+    assert command.main([*arguments, "deepfm", *two]) == 1
+    assert "| model" not in capsys.readouterr().out
 
 
 def test_a_mistake_of_the_program_ends_a_comparison(runs, monkeypatch):
