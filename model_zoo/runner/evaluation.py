@@ -51,6 +51,20 @@ def graph_hooks(config: Config) -> List[tf.train.SessionRunHook]:
     return [rec.GraphModifierHook()] if config.hooks.graph_modification else []
 
 
+def metric_names(estimator: rec.RecEstimator, input_fn: Callable[[], Any]) -> List[str]:
+    """Returns the names of the metrics of a model, of which only the graph is built.
+
+    Args:
+      estimator: The estimator.
+      input_fn: Gives rows like those to be evaluated.
+    """
+    with tf.Graph().as_default():
+        features, labels = tf.data.make_initializable_iterator(input_fn()).get_next()
+        tf.train.create_global_step()
+        spec = estimator.model_fn(features, labels, rec.ModeKeys.EVAL, estimator.config)
+        return ["loss", *spec.eval_metric_ops]
+
+
 def metric_of(config: Config, data: DataSet, metrics: Mapping[str, float]) -> str:
     """Returns the name of the metric that chooses the best checkpoint.
 

@@ -15,7 +15,14 @@ import rec_estimator as rec
 from model_zoo.data import DataSet
 from model_zoo.runner.build import build_estimator, training_rows
 from model_zoo.runner.config import Config
-from model_zoo.runner.evaluation import doubt, evaluate_rows, graph_hooks, is_better, metric_of
+from model_zoo.runner.evaluation import (
+    doubt,
+    evaluate_rows,
+    graph_hooks,
+    is_better,
+    metric_names,
+    metric_of,
+)
 from model_zoo.runner.record import Record, Round
 from model_zoo.runner.stop_signals import StopAtSignals
 
@@ -68,9 +75,18 @@ class Rounds:
 
         Raises:
           Interrupted: A signal ended the run; the record is saved.
+          ValueError: The model has no such metric as validation.metric.
         """
+        if self._is_validated and self._config.validation.metric and not self._is_done():
+            self._check_metric()
         while not self._is_done():
             self._run_round()
+
+    def _check_metric(self) -> None:
+        """Refuses a metric that the model lacks, before an epoch is trained."""
+        input_fn = self._data.input_fn("validation", self._config.validation.batch_size)
+        names = metric_names(build_estimator(self._config, self._data, self._model_dir), input_fn)
+        metric_of(self._config, self._data, dict.fromkeys(names, 0.0))
 
     def _is_done(self) -> bool:
         patience, steps = self._config.validation.patience, self._config.train.steps

@@ -21,7 +21,7 @@ import rec_estimator as rec
 from model_zoo import __main__ as command
 from model_zoo import data, minimize
 from model_zoo.models import MODELS
-from model_zoo.runner import build, commands, config, record, rounds, stop_signals
+from model_zoo.runner import build, commands, config, evaluation, record, rounds, stop_signals
 
 DATA = data.generate_clicks(rows=3000, users=60, items=40, seed=3)
 
@@ -390,10 +390,23 @@ def test_a_batch_that_no_epoch_fills_is_refused(tmp_path):
         run(tmp_path, train__batch_size=5000)
 
 
-@pytest.mark.long
-def test_a_metric_that_the_model_does_not_have_is_refused(tmp_path):
+def test_a_metric_that_the_model_does_not_have_is_refused_before_it_trains(tmp_path):
     with pytest.raises(ValueError, match="validation.metric must be among .* did you mean 'auc'"):
         run(tmp_path, validation__metric="acu", train__epochs=1)
+    assert not list(tmp_path.glob("model.ckpt*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model, metric", [("mmoe", "love/auc"), ("dssm", "ndcg_at_10")])
+def test_the_names_of_metrics_are_those_of_an_evaluation(tmp_path, model, metric):
+    settings = {"model": model, "train__steps": 1, "validation__metric": metric}
+    made = CONFIG.replace(**settings)
+    view = build.view_of(made, DATA)
+    names = evaluation.metric_names(
+        build.build_estimator(made, view), view.input_fn("validation", 64)
+    )
+    found, _ = run(tmp_path, **settings)
+    assert set(names) == set(found["validation"]) and metric in names
 
 
 @pytest.mark.long
