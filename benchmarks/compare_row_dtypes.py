@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 import rec_estimator as rec
 from benchmarks import result_file
 from model_zoo.models import MODELS
-from model_zoo.runner import commands, compare, config
+from model_zoo.runner import commands, compare, comparison_table, config
 
 DATA = "movielens_100k"
 NEAREST = "bfloat16, to the nearest"
@@ -124,7 +124,7 @@ def main() -> None:
         kept = str(folder / f"{name}.json")
         found[name] = compare.compare(run, names, args.seeds, ["plain"], output=kept, data=data)
         result_file.write(args.output, {"settings": {n: _part(f) for n, f in found.items()}})
-        print(f"\n{name}\n{compare.table(found[name])}", flush=True)
+        print(f"\n{name}\n{comparison_table.table(found[name])}", flush=True)
 
 
 def _part(comparison: Dict[str, Any]) -> Dict[str, Any]:

@@ -208,7 +208,7 @@ def _mean_and_deviation(values: Sequence[Optional[float]], digits: str = ".4f") 
     if not found:
         return None
     deviation = f" \u00b1 {statistics.stdev(found):{digits.lstrip('+')}}" if found[1:] else ""
-    return f"{round(statistics.mean(found), 4) + 0.0:{digits}}{deviation}"  # Nothing is -0.0000.
+    return f"{round(statistics.mean(found), 4) + 0.0:{digits}}{deviation}"  # Not -0.0.
 
 
 def _quality(run: Result, label: str) -> Tuple[float, str]:

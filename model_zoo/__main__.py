@@ -35,7 +35,7 @@ from model_zoo import data, runner
 from model_zoo.mappings import value_at
 from model_zoo.models import MODELS
 from model_zoo.names import check_names
-from model_zoo.runner import compare, config, record
+from model_zoo.runner import compare, comparison_table, config, record
 from model_zoo.runner.errors import sentence_of
 from model_zoo.runner.stop_signals import Interrupted
 
@@ -265,9 +265,9 @@ def _compare(options: argparse.Namespace, run: config.Config) -> None:
         )
     except compare.ComparisonError as error:
         if error.found["runs"]:
-            print(compare.table(error.found))
+            print(comparison_table.table(error.found))
         raise
-    print(compare.table(found))
+    print(comparison_table.table(found))
 
 
 def write_csv(rows: Iterable[Mapping[str, Any]], file: TextIO) -> None:

@@ -25,7 +25,7 @@ from model_zoo.models import MODELS
 from model_zoo.runner.build import build_estimator, user_columns, view_of
 from model_zoo.runner.config import Config
 from model_zoo.runner.distributed import is_in_cluster, train_task
-from model_zoo.runner.evaluation import doubt, evaluate_rows, graph_hooks
+from model_zoo.runner.evaluation import evaluate_rows, graph_hooks, warning_of
 from model_zoo.runner.predictions import Row, rows_of, with_best
 from model_zoo.runner.record import Record, best_checkpoint, check_data, check_model, describe
 from model_zoo.runner.rounds import Rounds, latest_step
@@ -88,9 +88,9 @@ def _tested(
         with StopAtSignals() as stop:
             record.metrics["test"] = _evaluate(config, "test", data, [stop])
         stop.check(latest_step(str(config.model_dir)))
-        doubted = doubt(record.metrics["test"], data)
-        if doubted:
-            say(f"test: {doubted}")
+        warning = warning_of(record.metrics["test"], data)
+        if warning:
+            say(f"test: {warning}")
     best, in_order = record.best, config.train.order == "time"
     if best and best.metrics and not in_order:
         record.metrics["validation"] = dict(best.metrics)

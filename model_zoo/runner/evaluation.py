@@ -85,8 +85,8 @@ def metric_of(config: Config, data: DataSet, metrics: Mapping[str, float]) -> st
     return found[0]
 
 
-def doubt(metrics: Mapping[str, float], data: DataSet) -> Optional[str]:
-    """Returns a sentence about an AUC of equal labels; None: the AUC is another one.
+def warning_of(metrics: Mapping[str, float], data: DataSet) -> Optional[str]:
+    """Returns a sentence that warns of equal labels; None: the AUC is not that of equal labels.
 
     Args:
       metrics: Of an evaluation.

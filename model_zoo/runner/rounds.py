@@ -16,12 +16,12 @@ from model_zoo.data import DataSet
 from model_zoo.runner.build import build_estimator, training_rows
 from model_zoo.runner.config import Config
 from model_zoo.runner.evaluation import (
-    doubt,
     evaluate_rows,
     graph_hooks,
     is_better,
     metric_names,
     metric_of,
+    warning_of,
 )
 from model_zoo.runner.record import Record, Round
 from model_zoo.runner.stop_signals import StopAtSignals
@@ -164,9 +164,9 @@ class Rounds:
         if is_best:
             record.keep_best(tf.train.latest_checkpoint(self._model_dir))
         self._tell(step, "validation", metrics, " (best)" if is_best else "")
-        doubted = doubt(metrics, self._data)
-        if doubted:
-            self._say(doubted)
+        warning = warning_of(metrics, self._data)
+        if warning:
+            self._say(warning)
 
     def _evaluate(
         self, estimator: rec.RecEstimator, name: str, input_fn: Any, steps: Optional[int] = None
